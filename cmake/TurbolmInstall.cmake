@@ -1,0 +1,22 @@
+# make install: program with its names and manual page, libraries, headers, turbolm.pc.
+configure_file(${CMAKE_SOURCE_DIR}/cmake/turbolm.pc.in ${CMAKE_BINARY_DIR}/turbolm.pc @ONLY)
+install(TARGETS turbolm_shared LIBRARY)
+if(NOT TURBOLM_SANITIZE)
+    install(FILES ${CMAKE_BINARY_DIR}/libturbolm.a DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/turbolm DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${CMAKE_BINARY_DIR}/turbolm.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(TARGET turbolm)
+    install(TARGETS turbolm RUNTIME)
+    set(man_dir ${CMAKE_INSTALL_MANDIR}/man1)
+    install(CODE "
+        set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
+        foreach(name ${TURBOLM_PROGRAM_NAMES})
+            file(CREATE_LINK turbolm \"\${prefix}/${CMAKE_INSTALL_BINDIR}/\${name}\" SYMBOLIC)
+        endforeach()
+        execute_process(COMMAND \"${CMAKE_BINARY_DIR}/turbolm\" --man OUTPUT_VARIABLE page
+            RESULT_VARIABLE status ERROR_QUIET)
+        if(status EQUAL 0)
+            file(WRITE \"\${prefix}/${man_dir}/turbolm.1\" \"\${page}\")
+        endif()")
+endif()
