@@ -1,0 +1,12 @@
+/* Everything public. */
+#ifndef TURBOLM_TURBOLM_H
+#define TURBOLM_TURBOLM_H
+
+#include "chat.h"
+#include "engine.h"
+#include "log.h"
+#include "model.h"
+#include "status.h"
+#include "tokenizer.h"
+
+#endif

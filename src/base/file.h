@@ -1,0 +1,32 @@
+/* Files: whole mappings and whole reads. */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* A read-only mapping of a regular file. A file that shrinks while mapped is
+ * outside what can be defended against. */
+struct file_map {
+    const uint8_t *data;
+    size_t size;
+};
+
+enum tlm_status file_map_open(struct file_map *m, const char *path, struct tlm_error *e);
+void file_map_close(struct file_map *m);
+/* The range was copied elsewhere: its pages leave our resident set. Whole
+ * pages inside the range only. */
+void file_map_drop(const struct file_map *m, const void *start, size_t bytes);
+
+/* Contents with a NUL after them; refused above max bytes. Free with
+ * mem_free. */
+enum tlm_status file_read(const char *path, size_t max, char **data, size_t *size, struct tlm_error *e);
+
+bool file_exists(const char *path);
+bool file_is_dir(const char *path);
+/* dir + "/" + name, to be freed with mem_free; NULL when out of memory. */
+char *path_join(const char *dir, const char *name);
+
+#endif

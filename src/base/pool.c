@@ -1,0 +1,176 @@
+#define _GNU_SOURCE
+#include "base/pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+#if defined(__x86_64__)
+#define cpu_relax() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define cpu_relax() __asm__ volatile("yield")
+#else
+#define cpu_relax() ((void)0)
+#endif
+
+/* About 50 µs: longer than the serial work between two loops of a step. */
+enum { SPINS = 3000 };
+
+struct pool {
+    int threads;
+    pthread_t *ids;
+
+    /* A loop is published by `round`; a worker that sees a new round takes
+     * task numbers from `next` and then counts itself out in `left`. */
+    _Alignas(64) atomic_uint round;
+    pool_fn *fn;
+    void *arg;
+    int tasks;
+    atomic_int stop;
+    _Alignas(64) atomic_int next;
+    _Alignas(64) atomic_uint left;
+    _Alignas(64) atomic_int sleepers;
+};
+
+struct worker_arg {
+    struct pool *pool;
+    int index;
+};
+
+static void futex_wait(atomic_uint *word, unsigned seen)
+{
+    syscall(SYS_futex, (uintptr_t)word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake_all(atomic_uint *word)
+{
+    syscall(SYS_futex, (uintptr_t)word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void run_tasks(struct pool *p, int worker)
+{
+    int tasks = p->tasks;
+    for (;;) {
+        int t = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+        if (t >= tasks)
+            return;
+        p->fn(p->arg, t, worker);
+    }
+}
+
+static unsigned wait_for_round(struct pool *p, unsigned seen)
+{
+    for (int i = 0; i < SPINS; i++) {
+        unsigned r = atomic_load_explicit(&p->round, memory_order_acquire);
+        if (r != seen)
+            return r;
+        cpu_relax();
+    }
+    atomic_fetch_add(&p->sleepers, 1);
+    unsigned r;
+    while ((r = atomic_load_explicit(&p->round, memory_order_seq_cst)) == seen)
+        futex_wait(&p->round, seen);
+    atomic_fetch_sub(&p->sleepers, 1);
+    return r;
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker_arg w = *(struct worker_arg *)arg;
+    mem_free(arg);
+    struct pool *p = w.pool;
+    unsigned seen = 0;
+    for (;;) {
+        seen = wait_for_round(p, seen);
+        if (atomic_load_explicit(&p->stop, memory_order_relaxed))
+            return NULL;
+        run_tasks(p, w.index);
+        if (atomic_fetch_sub_explicit(&p->left, 1, memory_order_acq_rel) == 1)
+            futex_wake_all(&p->left);
+    }
+}
+
+enum tlm_status pool_new(int threads, struct pool **out, struct tlm_error *e)
+{
+    *out = NULL;
+    if (threads < 1)
+        return err_set(e, TLM_EINVAL, "threads: %d, expected at least 1", threads);
+    struct pool *p = mem_alloc_pages(sizeof *p);
+    if (!p)
+        return err_nomem(e, sizeof *p);
+    p->threads = 1;
+    p->ids = mem_alloc_array((size_t)threads, sizeof *p->ids);
+    if (!p->ids) {
+        pool_free(p);
+        return err_nomem(e, (size_t)threads * sizeof *p->ids);
+    }
+    while (p->threads < threads) {
+        struct worker_arg *w = mem_alloc(sizeof *w);
+        if (w)
+            *w = (struct worker_arg){p, p->threads};
+        if (!w || pthread_create(&p->ids[p->threads], NULL, worker_main, w) != 0) {
+            int started = p->threads;
+            mem_free(w);
+            pool_free(p);
+            return err_set(e, TLM_ENOMEM, "cannot start thread %d of %d", started + 1, threads);
+        }
+        p->threads++;
+    }
+    *out = p;
+    return TLM_OK;
+}
+
+static void publish(struct pool *p)
+{
+    atomic_fetch_add_explicit(&p->round, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&p->sleepers, memory_order_seq_cst) > 0)
+        futex_wake_all(&p->round);
+}
+
+void pool_free(struct pool *p)
+{
+    if (!p)
+        return;
+    if (p->ids) {
+        atomic_store(&p->stop, 1);
+        publish(p);
+        for (int i = 1; i < p->threads; i++)
+            pthread_join(p->ids[i], NULL);
+    }
+    mem_free(p->ids);
+    mem_free_pages(p, sizeof *p);
+}
+
+int pool_threads(const struct pool *p)
+{
+    return p->threads;
+}
+
+void pool_run(struct pool *p, int tasks, pool_fn *fn, void *arg)
+{
+    if (p->threads == 1 || tasks == 1) {
+        for (int t = 0; t < tasks; t++)
+            fn(arg, t, 0);
+        return;
+    }
+    p->fn = fn;
+    p->arg = arg;
+    p->tasks = tasks;
+    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->left, (unsigned)p->threads - 1, memory_order_relaxed);
+    publish(p);
+    run_tasks(p, 0);
+    for (int i = 0; i < SPINS * 4; i++) {
+        if (atomic_load_explicit(&p->left, memory_order_acquire) == 0)
+            return;
+        cpu_relax();
+    }
+    unsigned left;
+    while ((left = atomic_load_explicit(&p->left, memory_order_acquire)) != 0)
+        futex_wait(&p->left, left);
+}
