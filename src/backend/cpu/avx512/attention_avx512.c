@@ -1,0 +1,3 @@
+/* The attention kernels for AVX-512. */
+#define ISA(name) name##_avx512
+#include "backend/cpu/attention_tmpl.h"

@@ -1,0 +1,258 @@
+/* cpu_linear: matrix products of several weights that share their input, in
+ * one parallel loop, and the choice of kernels.
+ *
+ *     y[i] [T, O_i] = x [T, I] . w[i]^T + bias[i]
+ *
+ * The rows of all weights are numbered in panels of 16. A task is a run of
+ * panels by a block of tokens whose activations fit the second-level cache. */
+#include <math.h>
+#include <stdbool.h>
+
+#include "backend/cpu/cpu_backend.h"
+#include "base/cpu.h"
+#include "base/pool.h"
+
+enum {
+    SHARE_MAX = 8,                  /* weights per loop */
+    TOKEN_BLOCK_BYTES = 192 * 1024, /* activations of a task */
+    TOKEN_BLOCK_MAX = 96,
+    SCRATCH_BYTES = 16 << 20,       /* activations of a pass; more tokens take several */
+    TASKS_PER_THREAD = 8
+};
+
+enum kind { KIND_INT, KIND_FLOAT, KIND_DENSE };
+
+struct part {
+    enum kind kind;
+    int64_t rows, panels;
+    const struct packed_weight *packed;
+    const struct quant_view *view; /* dense */
+    matmul_int_fn *int_fn;
+    matmul_float_fn *float_fn;
+    matmul_dense_fn *dense_fn;
+    const float *bias;
+    float *y;
+};
+
+struct linear_job {
+    const struct matmul_kernels *kernels;
+    struct part part[SHARE_MAX];
+    int parts;
+    const float *x; /* [tokens, cols]: this pass */
+    int64_t cols, tokens, blocks;
+    int64_t token_block;  /* tokens per task: whole tiles */
+    int64_t token_blocks;
+    int64_t panels, panels_per_task;
+    struct act_q8 *q8;   /* NULL when no part needs it */
+    struct act_f32 *f32;
+};
+
+static int64_t div_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- activations ---- */
+
+/* Token t's first block in tiles of `tile` tokens; *stride: between its blocks. */
+static int64_t tile_offset(const struct linear_job *j, int64_t t, int tile, int *stride)
+{
+    int64_t start = t / tile * tile;
+    *stride = (int)min_i64(tile, j->tokens - start);
+    return start * j->blocks + t % tile;
+}
+
+static void convert_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct linear_job *j = arg;
+    int64_t first = (int64_t)task * MATMUL_TILE_INT, end = min_i64(first + MATMUL_TILE_INT, j->tokens);
+    int stride;
+    for (int64_t t = first; t < end; t++) {
+        const float *x = j->x + t * j->cols;
+        if (j->q8) {
+            struct act_q8 *out = j->q8 + tile_offset(j, t, MATMUL_TILE_INT, &stride);
+            j->kernels->act_to_q8(x, j->cols, j->blocks, stride, out);
+        }
+        if (j->f32) {
+            struct act_f32 *out = j->f32 + tile_offset(j, t, j->kernels->tile_float, &stride);
+            j->kernels->act_to_f32(x, j->cols, j->blocks, stride, out);
+        }
+    }
+}
+
+/* ---- products ---- */
+
+/* y [tokens, 16] of a kernel to its place, with the bias. */
+static void store_tile(const struct part *p, int64_t row, int64_t token, int tokens, const float *y)
+{
+    int n = (int)min_i64(PANEL_ROWS, p->rows - row);
+    for (int t = 0; t < tokens; t++, y += PANEL_ROWS) {
+        float *out = p->y + (token + t) * p->rows + row;
+        if (p->bias)
+            for (int r = 0; r < n; r++)
+                out[r] = y[r] + p->bias[row + r];
+        else
+            for (int r = 0; r < n; r++)
+                out[r] = y[r];
+    }
+}
+
+/* One panel of a part by tokens first .. end. */
+static void run_panel(const struct linear_job *j, const struct part *p, int64_t panel, int64_t first, int64_t end)
+{
+    _Alignas(64) float y[MATMUL_DENSE_TOKENS * PANEL_ROWS];
+    const int64_t row = panel * PANEL_ROWS;
+    const int tile = p->kind == KIND_INT     ? MATMUL_TILE_INT
+                     : p->kind == KIND_FLOAT ? j->kernels->tile_float
+                                             : MATMUL_DENSE_TOKENS;
+    for (int64_t t = first; t < end; t += tile) {
+        int n = (int)min_i64(tile, end - t);
+        if (p->kind == KIND_DENSE) {
+            const uint8_t *w = (const uint8_t *)p->view->data + (size_t)row * p->view->row_bytes;
+            p->dense_fn(w, p->view->row_bytes, (int)min_i64(PANEL_ROWS, p->rows - row), j->cols, j->x + t * j->cols,
+                        j->cols, n, y);
+        } else {
+            const struct panel_layout *l = &p->packed->layout;
+            const uint8_t *w = p->packed->panels + (size_t)panel * l->panel_bytes;
+            if (p->kind == KIND_INT)
+                p->int_fn(l, w, j->q8 + t * j->blocks, n, y);
+            else
+                p->float_fn(l, w, j->f32 + t * j->blocks, n, y);
+        }
+        store_tile(p, row, t, n, y);
+    }
+}
+
+static void linear_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct linear_job *j = arg;
+    int64_t panel = task / j->token_blocks * j->panels_per_task, last = min_i64(panel + j->panels_per_task, j->panels);
+    int64_t first = task % j->token_blocks * j->token_block, end = min_i64(first + j->token_block, j->tokens);
+    const struct part *p = j->part;
+    int64_t skipped = 0;
+    for (; panel < last; panel++) {
+        while (panel - skipped >= p->panels)
+            skipped += p++->panels;
+        run_panel(j, p, panel - skipped, first, end);
+    }
+}
+
+/* ---- set-up ---- */
+
+static void set_part(struct part *p, const struct matmul_kernels *k, bool exact, const struct weight *w,
+                     const struct weight *bias, struct tensor *y)
+{
+    *p = (struct part){.rows = w->view.rows,
+                       .panels = div_up(w->view.rows, PANEL_ROWS),
+                       .bias = bias ? bias->device : NULL,
+                       .y = tensor_f32(y)};
+    if (w->view.format->code == QUANT_DENSE) {
+        p->kind = KIND_DENSE;
+        p->view = &w->view;
+        p->dense_fn = w->view.format == quant_dense(DT_F32)   ? k->dense_f32
+                      : w->view.format == quant_dense(DT_F16) ? k->dense_f16
+                                                              : k->dense_bf16;
+        return;
+    }
+    p->packed = w->device;
+    const struct panel_layout *l = &p->packed->layout;
+    p->int_fn = k->panel_int[l->code][l->scale][l->group > 16];
+    p->float_fn = k->panel_float[l->code][l->scale][l->group > 16];
+    p->kind = exact || !p->int_fn ? KIND_FLOAT : KIND_INT;
+}
+
+/* Points the job at tokens t0 .. t0 + tokens and cuts it into tasks. */
+static void run_pass(struct cpu_backend *b, struct linear_job *j, const struct tensor *x, int64_t t0, int64_t tokens)
+{
+    j->x = tensor_f32(x) + t0 * j->cols;
+    j->tokens = tokens;
+    int64_t bytes = j->f32 || !j->q8 ? j->cols * 4 : j->cols * 2;
+    int64_t fit = TOKEN_BLOCK_BYTES / (bytes ? bytes : 1) / MATMUL_DENSE_TOKENS * MATMUL_DENSE_TOKENS;
+    j->token_block = fit < MATMUL_DENSE_TOKENS ? MATMUL_DENSE_TOKENS : min_i64(fit, TOKEN_BLOCK_MAX);
+    j->token_blocks = div_up(tokens, j->token_block);
+    j->panels = 0;
+    for (int i = 0; i < j->parts; i++)
+        j->panels += j->part[i].panels;
+    j->panels_per_task = div_up(j->panels, (int64_t)pool_threads(b->base.pool) * TASKS_PER_THREAD);
+    if (j->q8 || j->f32)
+        pool_run(b->base.pool, (int)div_up(tokens, MATMUL_TILE_INT), convert_task, j);
+    pool_run(b->base.pool, (int)(div_up(j->panels, j->panels_per_task) * j->token_blocks), linear_task, j);
+    for (int i = 0; i < j->parts; i++)
+        j->part[i].y += tokens * j->part[i].rows;
+}
+
+/* The outputs cannot be computed: make that visible. */
+static void fill_nan(const struct linear_job *j, int64_t tokens)
+{
+    for (int i = 0; i < j->parts; i++)
+        for (int64_t k = 0; k < tokens * j->part[i].rows; k++)
+            j->part[i].y[k] = NAN;
+}
+
+static void linear_some(struct cpu_backend *b, struct tensor *const *y, const struct tensor *x,
+                        const struct weight *const *w, const struct weight *const *bias, int n)
+{
+    struct linear_job j = {.kernels = &b->matmul, .parts = n, .cols = tensor_cols(x)};
+    bool q8 = false, f32 = false;
+    for (int i = 0; i < n; i++) {
+        struct part *p = &j.part[i];
+        set_part(p, &b->matmul, b->base.exact, w[i], bias ? bias[i] : NULL, y[i]);
+        q8 |= p->kind == KIND_INT;
+        f32 |= p->kind == KIND_FLOAT;
+        if (p->kind != KIND_DENSE) {
+            int64_t blocks = p->packed->layout.units * (p->packed->layout.unit / PANEL_BLOCK);
+            j.blocks = blocks > j.blocks ? blocks : j.blocks;
+        }
+    }
+    const int64_t total = tensor_rows(x);
+    const size_t token_bytes = (size_t)j.blocks * ((q8 ? sizeof *j.q8 : 0) + (f32 ? sizeof *j.f32 : 0));
+    int64_t pass = total;
+    if (token_bytes) {
+        int64_t fit = (int64_t)(SCRATCH_BYTES / token_bytes) / MATMUL_DENSE_TOKENS * MATMUL_DENSE_TOKENS;
+        pass = min_i64(total, fit < MATMUL_DENSE_TOKENS ? MATMUL_DENSE_TOKENS : fit);
+        uint8_t *scratch = cpu_scratch(b, token_bytes * (size_t)pass);
+        if (!scratch) {
+            fill_nan(&j, total);
+            return;
+        }
+        j.q8 = q8 ? (void *)scratch : NULL;
+        j.f32 = f32 ? (void *)(scratch + (q8 ? (size_t)(j.blocks * pass) * sizeof *j.q8 : 0)) : NULL;
+    }
+    for (int64_t t = 0; t < total; t += pass)
+        run_pass(b, &j, x, t, min_i64(pass, total - t));
+}
+
+void cpu_linear(struct backend *b, struct tensor *const *y, const struct tensor *x, const struct weight *const *w,
+                const struct weight *const *bias, int n)
+{
+    if (tensor_count(x) == 0)
+        return;
+    for (int i = 0; i < n; i += SHARE_MAX)
+        linear_some((struct cpu_backend *)b, y + i, x, w + i, bias ? bias + i : NULL,
+                    n - i < SHARE_MAX ? n - i : SHARE_MAX);
+}
+
+void matmul_init(struct matmul_kernels *k, unsigned features)
+{
+    matmul_init_scalar(k);
+#if defined(__x86_64__)
+    if (features & 1u << CPU_AVX2)
+        matmul_init_avx2(k);
+    if (features & 1u << CPU_AVX512)
+        matmul_init_avx512(k);
+    if (features & 1u << CPU_AVX512_VNNI)
+        matmul_init_avx512vnni(k);
+#elif defined(__aarch64__)
+    if (features & 1u << CPU_NEON)
+        matmul_init_neon(k);
+    if (features & 1u << CPU_NEON && matmul_has_neon_dot())
+        matmul_init_neon_dot(k);
+#endif
+}

@@ -1,0 +1,85 @@
+/* Kernels of the matmul family. They run on one thread and know nothing of
+ * tasks; matmul.c and pack.c drive them.
+ *
+ * Two activation forms. Integer kernels take int8 activations, one scale per
+ * 32 inputs; float kernels take the f32 inputs themselves. Both are cut into
+ * tiles of a few tokens, and a tile is stored block by block:
+ * tile[block * tokens + token], so that a kernel reads it forwards.
+ *
+ * One output element is, over its groups in order,
+ *
+ *     integer: y += (xscale * scale) * (dot(codes, q) + bias * isum);  y += offset * sum
+ *     float:   y += scale * dot(values, x);                            y += offset * sum
+ *
+ * with groups longer than 32 taken 32 inputs at a time. */
+#ifndef CPU_MATMUL_KERNELS_H
+#define CPU_MATMUL_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend/cpu/panel.h"
+
+/* 32 inputs of one token as int8: x ~ scale * q. Index 0 and 1 of the sums are
+ * the halves of 16. */
+struct act_q8 {
+    int8_t q[PANEL_BLOCK];
+    float scale;
+    float sum32, sum16[2]; /* scale * isum */
+    int32_t isum32, isum16[2];
+    int32_t unused;
+};
+
+/* 32 inputs of one token. */
+struct act_f32 {
+    float x[PANEL_BLOCK];
+    float sum32, sum16[2];
+    float unused;
+};
+
+enum {
+    MATMUL_TILE_INT = 8,      /* tokens per tile of act_q8 */
+    MATMUL_TILE_MAX = 8,      /* largest tile of act_f32 */
+    MATMUL_DENSE_TOKENS = 24  /* per call of a dense kernel: whole tiles of every set */
+};
+
+/* One panel times one tile: y [tokens, 16], overwritten. */
+typedef void matmul_int_fn(const struct panel_layout *l, const uint8_t *panel, const struct act_q8 *x, int tokens,
+                           float *y);
+typedef void matmul_float_fn(const struct panel_layout *l, const uint8_t *panel, const struct act_f32 *x, int tokens,
+                             float *y);
+/* n <= 16 dense rows, row_bytes apart and unaligned, times `tokens` rows of x
+ * (x_stride floats apart): y [tokens, 16]. */
+typedef void matmul_dense_fn(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x,
+                             int64_t x_stride, int tokens, float *y);
+
+struct matmul_kernels {
+    matmul_int_fn *panel_int[PANEL_CODES][PANEL_SCALES][2]; /* last index: group of 32 and up; NULL for E8 */
+    matmul_float_fn *panel_float[PANEL_CODES][PANEL_SCALES][2];
+    matmul_dense_fn *dense_f32, *dense_f16, *dense_bf16;
+    int tile_float; /* tokens per tile of act_f32, at most MATMUL_TILE_MAX */
+
+    /* cols inputs of one token into every `stride`-th block, zeros up to
+     * `blocks` blocks. Inputs that are not finite give NaN scales. */
+    void (*act_to_q8)(const float *x, int64_t cols, int64_t blocks, int stride, struct act_q8 *out);
+    void (*act_to_f32)(const float *x, int64_t cols, int64_t blocks, int stride, struct act_f32 *out);
+
+    /* One block of codes from 16 rows of 32 bytes, `stride` apart. */
+    void (*pack_block)(enum panel_code code, const uint8_t *codes, size_t stride, uint8_t *out);
+    void (*pack_f16)(const float *x, int64_t n, uint16_t *out); /* round to nearest even */
+};
+
+/* The best that `features` (cpu_features) allows. */
+void matmul_init(struct matmul_kernels *k, unsigned features);
+
+/* Every one fills or overwrites the slots it has. */
+void matmul_init_scalar(struct matmul_kernels *k);
+void matmul_init_avx2(struct matmul_kernels *k);
+void matmul_init_avx512(struct matmul_kernels *k);
+void matmul_init_avx512vnni(struct matmul_kernels *k);
+void matmul_init_neon(struct matmul_kernels *k);
+void matmul_init_neon_dot(struct matmul_kernels *k);
+/* Whether this AArch64 processor has the dot product instructions. */
+bool matmul_has_neon_dot(void);
+
+#endif

@@ -1,0 +1,546 @@
+/* The matmul kernels over simd.h and simd_int.h, built once per instruction
+ * set. The including file defines MATMUL_ISA (the suffix of every name),
+ * MATMUL_TILE_FLOAT and MATMUL_TILE_DENSE, or MATMUL_INTEGER_ONLY for a set
+ * that adds only integer instructions.
+ *
+ * A panel's rows are lanes, PARTS vectors of them. For one row and token the
+ * operations and their order are the same in the body for one token and in the
+ * body for many. */
+#include "backend/cpu/matmul_kernels.h"
+#include "backend/cpu/simd_int.h"
+
+enum { PARTS = PANEL_ROWS / VF_LANES, QUADS = PANEL_BLOCK / 4, VECTOR = 4 * PANEL_ROWS };
+
+#define NAME_2(a, b) a##_##b
+#define NAME_1(a, b) NAME_2(a, b)
+#define NAME(a) NAME_1(a, MATMUL_ISA)
+
+/* Adds the upper bits of 3, 5 and 6 bit codes; `low` is how many bits they go
+ * above. */
+ALWAYS_INLINE void unpack_1_bit(const uint8_t *p, int low, vq c[QUADS])
+{
+    const vq mask = vq_set1(1 << low), v = vq_load(p);
+    for (int i = 0; i < QUADS; i++) {
+        vq b = i < low ? vq_shl(v, low - i) : i > low ? vq_shr(v, i - low) : v;
+        c[i] = vq_or(c[i], vq_and(b, mask));
+    }
+}
+
+ALWAYS_INLINE void unpack_high_2_bits(const uint8_t *p, vq c[QUADS])
+{
+    const vq mask = vq_set1(0x30);
+    for (int i = 0; i < 2; i++) {
+        vq v = vq_load(p + i * VECTOR);
+        c[4 * i] = vq_or(c[4 * i], vq_and(vq_shl(v, 4), mask));
+        c[4 * i + 1] = vq_or(c[4 * i + 1], vq_and(vq_shl(v, 2), mask));
+        c[4 * i + 2] = vq_or(c[4 * i + 2], vq_and(v, mask));
+        c[4 * i + 3] = vq_or(c[4 * i + 3], vq_and(vq_shr(v, 2), mask));
+    }
+}
+
+ALWAYS_INLINE void unpack_2_bits(const uint8_t *p, vq c[QUADS])
+{
+    const vq mask = vq_set1(3);
+    for (int i = 0; i < 2; i++) {
+        vq v = vq_load(p + i * VECTOR);
+        c[4 * i] = vq_and(v, mask);
+        for (int j = 1; j < 4; j++)
+            c[4 * i + j] = vq_and(vq_shr(v, 2 * j), mask);
+    }
+}
+
+ALWAYS_INLINE void unpack_4_bits(const uint8_t *p, vq c[QUADS])
+{
+    const vq mask = vq_set1(15);
+    for (int i = 0; i < 4; i++) {
+        vq v = vq_load(p + i * VECTOR);
+        c[2 * i] = vq_and(v, mask);
+        c[2 * i + 1] = vq_and(vq_shr(v, 4), mask);
+    }
+}
+
+/* The quads of one block, one part; p points at the part. */
+ALWAYS_INLINE void unpack(enum panel_code code, const uint8_t *p, vq table, vq c[QUADS])
+{
+    switch (code) {
+    case PANEL_U2:
+        unpack_2_bits(p, c);
+        return;
+    case PANEL_U3:
+        unpack_2_bits(p, c);
+        unpack_1_bit(p + 2 * VECTOR, 2, c);
+        return;
+    case PANEL_U4:
+        unpack_4_bits(p, c);
+        return;
+    case PANEL_U5:
+        unpack_4_bits(p, c);
+        unpack_1_bit(p + 4 * VECTOR, 4, c);
+        return;
+    case PANEL_U6:
+        unpack_4_bits(p, c);
+        unpack_high_2_bits(p + 4 * VECTOR, c);
+        return;
+    case PANEL_T4:
+    case PANEL_T4S:
+        unpack_4_bits(p, c);
+        for (int i = 0; i < QUADS; i++)
+            c[i] = vq_lookup(table, c[i]);
+        return;
+    default:
+        for (int i = 0; i < QUADS; i++)
+            c[i] = vq_load(p + i * VECTOR);
+        return;
+    }
+}
+
+/* Scales and offsets of one block, one part: one of each, or two for groups of
+ * 16. */
+struct factors {
+    vf scale[2], offset[2];
+};
+
+ALWAYS_INLINE vf load_scale(const uint8_t *p, enum dtype t, int lane)
+{
+    if (t == DT_F16)
+        return vf_load_f16((const void *)(p + 2 * lane));
+    if (t == DT_BF16)
+        return vf_load_bf16((const void *)(p + 2 * lane));
+    return vf_load((const void *)(p + 4 * lane));
+}
+
+/* unit: the unit's header; b: block in the unit. */
+ALWAYS_INLINE struct factors load_factors(const struct panel_layout *l, const uint8_t *unit, int b, int part,
+                                          enum panel_scale scale, int group)
+{
+    struct factors f;
+    const int n = group == 16 ? 2 : 1, lane = part * VF_LANES;
+    if (scale == PANEL_PLAIN || scale == PANEL_OFFSET) {
+        for (int i = 0; i < n; i++) {
+            f.scale[i] = load_scale(unit, l->scale_type, i * PANEL_ROWS + lane);
+            if (scale == PANEL_OFFSET)
+                f.offset[i] = load_scale(unit, l->scale_type, (n + i) * PANEL_ROWS + lane);
+        }
+        return f;
+    }
+    vf d = vf_load_f16((const void *)(unit + 2 * lane));
+    if (scale == PANEL_LEVELS_ONLY) {
+        for (int i = 0; i < n; i++)
+            f.scale[i] = vf_mul(d, vf_from_vi(vi_load_i8(unit + 32 + (n * b + i) * PANEL_ROWS + lane)));
+        return f;
+    }
+    vf min = vf_load_f16((const void *)(unit + 32 + 2 * lane));
+    for (int i = 0; i < n; i++) {
+        const uint8_t *p = unit + 64 + (n * b + i) * PANEL_ROWS + lane;
+        vi sc = vi_load_u8(p), mn;
+        if (group == 16) {
+            mn = vi_shr(sc, 4);
+            sc = vi_and(sc, vi_set1(15));
+        } else {
+            mn = vi_load_u8(p + PANEL_LEVELS / 32 * PANEL_ROWS);
+        }
+        f.scale[i] = vf_mul(d, vf_from_vi(sc));
+        f.offset[i] = vf_mul(min, vf_from_vi(mn));
+    }
+    return f;
+}
+
+/* ---- integer ---- */
+
+ALWAYS_INLINE enum dot dot_kind(enum panel_code code)
+{
+    switch (code) {
+    case PANEL_U2:
+    case PANEL_U3:
+    case PANEL_U4:
+        return DOT_4;
+    case PANEL_U5:
+    case PANEL_T4S:
+        return DOT_5;
+    case PANEL_U6:
+        return DOT_6;
+    default:
+        return DOT_SIGNED;
+    }
+}
+
+enum { T4S_SHIFT = 16 }; /* makes the entries of small tables unsigned */
+
+/* One block of one token. */
+ALWAYS_INLINE vf int_step(vf y, const vq c[QUADS], const struct act_q8 *x, const struct factors *f, int bias,
+                          enum panel_code code, enum panel_scale scale, int group)
+{
+    const int n = group == 16 ? 2 : 1, quads = QUADS / n;
+    /* Codes that stand for themselves: no bias, and the sums of x are not needed. */
+    const int biased = VQ_SIGNED_BIAS != 0 ? dot_kind(code) == DOT_SIGNED || code == PANEL_T4S : code == PANEL_T4S;
+    const int zeroed = code <= PANEL_S8 && (code == PANEL_S8) == (scale == PANEL_OFFSET);
+    const int needs_bias = biased || (zeroed && scale != PANEL_LEVELS_MIN);
+    vf xs = vf_set1(x->scale);
+    for (int i = 0; i < n; i++) {
+        vi init = vi_set1(needs_bias ? bias * (n == 1 ? x->isum32 : x->isum16[i]) : 0);
+        vi d = vq_dot(c + i * quads, quads, x->q + i * quads * 4, init, dot_kind(code));
+        y = vf_fma(vf_mul(xs, f->scale[i]), vf_from_vi(d), y);
+        if (scale == PANEL_OFFSET || scale == PANEL_LEVELS_MIN)
+            y = vf_fma(f->offset[i], vf_set1(n == 1 ? x->sum32 : x->sum16[i]), y);
+    }
+    return y;
+}
+
+ALWAYS_INLINE void int_codes(enum panel_code code, const uint8_t *p, vq table, vq c[QUADS])
+{
+    unpack(code, p, table, c);
+    if (dot_kind(code) == DOT_SIGNED)
+        for (int i = 0; i < QUADS; i++)
+            c[i] = vq_signed(c[i]);
+}
+
+ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, const struct act_q8 *x, int tokens,
+                             float *y, enum panel_code code, enum panel_scale scale, int group)
+{
+    const int64_t units = l->units, header = l->header_bytes, block = l->block_bytes;
+    const int blocks = l->unit / PANEL_BLOCK;
+    int bias = l->bias - (dot_kind(code) == DOT_SIGNED ? VQ_SIGNED_BIAS : 0);
+    vq table = vq_table(l->table), c[QUADS];
+    if (code == PANEL_T4S) {
+        table = vq_add(table, vq_set1(T4S_SHIFT));
+        bias -= T4S_SHIFT;
+    }
+    if (tokens == 1) {
+        vf acc[PARTS];
+        for (int i = 0; i < PARTS; i++)
+            acc[i] = vf_zero();
+        for (int64_t u = 0; u < units; u++) {
+            const uint8_t *unit = p;
+            p += header;
+            for (int b = 0; b < blocks; b++, p += block, x++)
+                for (int i = 0; i < PARTS; i++) {
+                    int_codes(code, p + i * VQ_BYTES, table, c);
+                    struct factors f = load_factors(l, unit, b, i, scale, group);
+                    acc[i] = int_step(acc[i], c, x, &f, bias, code, scale, group);
+                }
+        }
+        for (int i = 0; i < PARTS; i++)
+            vf_store(y + i * VF_LANES, acc[i]);
+        return;
+    }
+    for (int i = 0; i < tokens * PARTS; i++)
+        vf_store(y + i * VF_LANES, vf_zero());
+    for (int64_t u = 0; u < units; u++) {
+        const uint8_t *unit = p;
+        p += header;
+        for (int b = 0; b < blocks; b++, p += block, x += tokens)
+            for (int i = 0; i < PARTS; i++) {
+                int_codes(code, p + i * VQ_BYTES, table, c);
+                struct factors f = load_factors(l, unit, b, i, scale, group);
+                float *yt = y + i * VF_LANES;
+                for (int t = 0; t < tokens; t++, yt += PANEL_ROWS)
+                    vf_store(yt, int_step(vf_load(yt), c, x + t, &f, bias, code, scale, group));
+            }
+    }
+}
+
+#define DEFINE(CODE, code, SCALE, scale, group)                                                                    \
+    static void NAME(panel_int_##code##_##scale##_##group)(const struct panel_layout *l, const uint8_t *p,         \
+                                                           const struct act_q8 *x, int tokens, float *y)           \
+    {                                                                                                              \
+        panel_int(l, p, x, tokens, y, PANEL_##CODE, PANEL_##SCALE, group);                                         \
+    }
+PANEL_INTEGER_VARIANTS(DEFINE)
+#undef DEFINE
+
+static void NAME(init_int)(struct matmul_kernels *k)
+{
+#define SET(CODE, code, SCALE, scale, group) \
+    k->panel_int[PANEL_##CODE][PANEL_##SCALE][group / 32] = NAME(panel_int_##code##_##scale##_##group);
+    PANEL_INTEGER_VARIANTS(SET)
+#undef SET
+}
+
+#ifndef MATMUL_INTEGER_ONLY
+
+/* ---- float ---- */
+
+/* Codes as signed bytes; e4m3 bytes as they are. */
+ALWAYS_INLINE void float_codes(enum panel_code code, enum panel_scale scale, const uint8_t *p, vq table, vq bias,
+                               vq c[QUADS])
+{
+    unpack(code, p, table, c);
+    if (code <= PANEL_U6 && (scale == PANEL_PLAIN || scale == PANEL_LEVELS_ONLY))
+        for (int i = 0; i < QUADS; i++)
+            c[i] = vq_add(c[i], bias);
+}
+
+/* Input j of a quad as float lanes. */
+ALWAYS_INLINE vf float_value(enum panel_code code, enum panel_scale scale, vq c, int j)
+{
+    vi b = vi_of_vq(c);
+    if (j < 3)
+        b = vi_shl(b, 24 - 8 * j);
+    b = vi_sar(b, 24);
+    if (code == PANEL_E8) {
+        /* Exponent moves from bias 7 to 127. Below 2^-6 the number is rest * 2^-9. */
+        vi rest = vi_and(b, vi_set1(0x7f)), sign = vi_and(b, vi_set1(INT32_MIN));
+        vi normal = vi_add(vi_shl(rest, 20), vi_set1(120 << 23));
+        vi small = vi_bits(vf_mul(vf_from_vi(rest), vf_set1(0x1p-9f)));
+        return vf_bits(vi_or(sign, vi_select_gt(rest, vi_set1(7), normal, small)));
+    }
+    vf v = vf_from_vi(b);
+    if (code == PANEL_S8 && scale == PANEL_OFFSET)
+        v = vf_add(v, vf_set1(128));
+    return v;
+}
+
+/* One block, `n` tokens (a constant), of which those past `tokens` repeat the
+ * first. */
+ALWAYS_INLINE void float_step(vf *y, vq c[PARTS][QUADS], const struct act_f32 *const *x, const struct factors *f,
+                              int n, enum panel_code code, enum panel_scale scale, int group)
+{
+    const int groups = group == 16 ? 2 : 1, quads = QUADS / groups;
+    for (int g = 0; g < groups; g++) {
+        vf acc[MATMUL_TILE_FLOAT][PARTS];
+        for (int t = 0; t < n; t++)
+            for (int p = 0; p < PARTS; p++)
+                acc[t][p] = vf_zero();
+#pragma GCC unroll 1
+        for (int i = g * quads; i < (g + 1) * quads; i++)
+            for (int j = 0; j < 4; j++) {
+                vf v[PARTS];
+                for (int p = 0; p < PARTS; p++)
+                    v[p] = float_value(code, scale, c[p][i], j);
+                for (int t = 0; t < n; t++) {
+                    vf a = vf_set1(x[t]->x[4 * i + j]);
+                    for (int p = 0; p < PARTS; p++)
+                        acc[t][p] = vf_fma(v[p], a, acc[t][p]);
+                }
+            }
+        for (int t = 0; t < n; t++)
+            for (int p = 0; p < PARTS; p++) {
+                vf *out = y + t * PARTS + p;
+                *out = vf_fma(f[p].scale[g], acc[t][p], *out);
+                if (scale == PANEL_OFFSET || scale == PANEL_LEVELS_MIN)
+                    *out = vf_fma(f[p].offset[g], vf_set1(groups == 1 ? x[t]->sum32 : x[t]->sum16[g]), *out);
+            }
+    }
+}
+
+ALWAYS_INLINE void panel_float_n(const struct panel_layout *l, const uint8_t *p, const struct act_f32 *x, int tokens,
+                                 float *y, int n, enum panel_code code, enum panel_scale scale, int group)
+{
+    const int64_t units = l->units, header = l->header_bytes, block = l->block_bytes;
+    const int blocks = l->unit / PANEL_BLOCK;
+    const vq table = vq_table(l->table), bias = vq_set1(l->bias);
+    const struct act_f32 *xt[MATMUL_TILE_FLOAT];
+    vf acc[MATMUL_TILE_FLOAT * PARTS];
+    for (int i = 0; i < n * PARTS; i++)
+        acc[i] = vf_zero();
+    for (int t = 0; t < n; t++)
+        xt[t] = x + (t < tokens ? t : 0);
+    for (int64_t u = 0; u < units; u++) {
+        const uint8_t *unit = p;
+        p += header;
+        for (int b = 0; b < blocks; b++, p += block) {
+            vq c[PARTS][QUADS];
+            struct factors f[PARTS];
+            for (int i = 0; i < PARTS; i++) {
+                float_codes(code, scale, p + i * VQ_BYTES, table, bias, c[i]);
+                f[i] = load_factors(l, unit, b, i, scale, group);
+            }
+            float_step(acc, c, xt, f, n, code, scale, group);
+            for (int t = 0; t < n; t++)
+                xt[t] += tokens;
+        }
+    }
+    for (int t = 0; t < n && t < tokens; t++)
+        for (int i = 0; i < PARTS; i++)
+            vf_store(y + t * PANEL_ROWS + i * VF_LANES, acc[t * PARTS + i]);
+}
+
+ALWAYS_INLINE void panel_float(const struct panel_layout *l, const uint8_t *p, const struct act_f32 *x, int tokens,
+                               float *y, enum panel_code code, enum panel_scale scale, int group)
+{
+    if (tokens == 1)
+        panel_float_n(l, p, x, 1, y, 1, code, scale, group);
+    else
+        panel_float_n(l, p, x, tokens, y, MATMUL_TILE_FLOAT, code, scale, group);
+}
+
+#define DEFINE(CODE, code, SCALE, scale, group)                                                                    \
+    static void NAME(panel_float_##code##_##scale##_##group)(const struct panel_layout *l, const uint8_t *p,       \
+                                                             const struct act_f32 *x, int tokens, float *y)        \
+    {                                                                                                              \
+        panel_float(l, p, x, tokens, y, PANEL_##CODE, PANEL_##SCALE, group);                                       \
+    }
+PANEL_INTEGER_VARIANTS(DEFINE)
+PANEL_FLOAT_VARIANTS(DEFINE)
+#undef DEFINE
+
+/* ---- dense ---- */
+
+enum { DENSE_ROWS = 4 };
+
+ALWAYS_INLINE vf load_dense(const uint8_t *p, int64_t k, enum dtype t)
+{
+    if (t == DT_F16)
+        return vf_load_f16((const void *)(p + 2 * k));
+    if (t == DT_BF16)
+        return vf_load_bf16((const void *)(p + 2 * k));
+    return vf_load((const void *)(p + 4 * k));
+}
+
+ALWAYS_INLINE vf load_dense_part(const uint8_t *p, int64_t k, int n, enum dtype t)
+{
+    if (t == DT_F16)
+        return vf_load_f16_part((const void *)(p + 2 * k), n);
+    if (t == DT_BF16)
+        return vf_load_bf16_part((const void *)(p + 2 * k), n);
+    return vf_load_part((const void *)(p + 4 * k), n);
+}
+
+/* `rows` rows by `tokens` tokens, both constants: lanes run along the inputs,
+ * one accumulator per row and token. */
+ALWAYS_INLINE void dense_tile(const uint8_t *w, size_t row_bytes, int rows, int64_t cols, const float *x,
+                              int64_t x_stride, int tokens, float *y, enum dtype type)
+{
+    vf acc[DENSE_ROWS][MATMUL_TILE_DENSE], xv[MATMUL_TILE_DENSE];
+    for (int r = 0; r < rows; r++)
+        for (int t = 0; t < tokens; t++)
+            acc[r][t] = vf_zero();
+    int64_t k = 0;
+    for (; k + VF_LANES <= cols; k += VF_LANES) {
+        for (int t = 0; t < tokens; t++)
+            xv[t] = vf_load(x + t * x_stride + k);
+        for (int r = 0; r < rows; r++) {
+            vf v = load_dense(w + (size_t)r * row_bytes, k, type);
+            for (int t = 0; t < tokens; t++)
+                acc[r][t] = vf_fma(v, xv[t], acc[r][t]);
+        }
+    }
+    const int rest = (int)(cols - k);
+    if (rest) {
+        for (int t = 0; t < tokens; t++)
+            xv[t] = vf_load_part(x + t * x_stride + k, rest);
+        for (int r = 0; r < rows; r++) {
+            vf v = load_dense_part(w + (size_t)r * row_bytes, k, rest, type);
+            for (int t = 0; t < tokens; t++)
+                acc[r][t] = vf_fma(v, xv[t], acc[r][t]);
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int t = 0; t < tokens; t++)
+            y[t * PANEL_ROWS + r] = vf_sum(acc[r][t]);
+}
+
+ALWAYS_INLINE void dense_rows(const uint8_t *w, size_t row_bytes, int rows, int64_t cols, const float *x,
+                              int64_t x_stride, int tokens, float *y, enum dtype type)
+{
+    int t = 0;
+    for (; t + MATMUL_TILE_DENSE <= tokens; t += MATMUL_TILE_DENSE)
+        dense_tile(w, row_bytes, rows, cols, x + t * x_stride, x_stride, MATMUL_TILE_DENSE, y + t * PANEL_ROWS, type);
+    for (; t < tokens; t++)
+        dense_tile(w, row_bytes, rows, cols, x + t * x_stride, x_stride, 1, y + t * PANEL_ROWS, type);
+}
+
+ALWAYS_INLINE void dense(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int64_t x_stride,
+                         int tokens, float *y, enum dtype type)
+{
+    int r = 0;
+    for (; r + DENSE_ROWS <= n; r += DENSE_ROWS)
+        dense_rows(w + (size_t)r * row_bytes, row_bytes, DENSE_ROWS, cols, x, x_stride, tokens, y + r, type);
+    for (; r < n; r++)
+        dense_rows(w + (size_t)r * row_bytes, row_bytes, 1, cols, x, x_stride, tokens, y + r, type);
+}
+
+#define DEFINE(name, TYPE)                                                                                         \
+    static void NAME(dense_##name)(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x,        \
+                                   int64_t x_stride, int tokens, float *y)                                         \
+    {                                                                                                              \
+        dense(w, row_bytes, n, cols, x, x_stride, tokens, y, TYPE);                                                \
+    }
+DEFINE(f32, DT_F32)
+DEFINE(f16, DT_F16)
+DEFINE(bf16, DT_BF16)
+#undef DEFINE
+
+/* ---- activations ---- */
+
+enum { BLOCK_VECTORS = PANEL_BLOCK / VF_LANES };
+
+ALWAYS_INLINE void block_to_q8(const float *x, struct act_q8 *out)
+{
+    vf v[BLOCK_VECTORS], top = vf_zero(), bad = vf_zero();
+    for (int i = 0; i < BLOCK_VECTORS; i++) {
+        v[i] = vf_load(x + i * VF_LANES);
+        top = vf_max(top, vf_abs(v[i]));
+        bad = vf_fma(v[i], vf_zero(), bad);
+    }
+    memset(out, 0, sizeof *out);
+    float not_finite = vf_sum(bad), scale = vf_reduce_max(top) / 127;
+    if (not_finite != 0) {
+        out->scale = out->sum32 = out->sum16[0] = out->sum16[1] = not_finite;
+        return;
+    }
+    if (scale < 0x1p-100f)
+        return;
+    vf inverse = vf_set1(1 / scale);
+    float sum[2];
+    for (int h = 0; h < 2; h++) {
+        vf s = vf_zero();
+        for (int i = h * BLOCK_VECTORS / 2; i < (h + 1) * BLOCK_VECTORS / 2; i++) {
+            vi q = vi_round(vf_mul(v[i], inverse));
+            vi_store_i8(out->q + i * VF_LANES, q);
+            s = vf_add(s, vf_from_vi(q)); /* exact */
+        }
+        sum[h] = vf_sum(s);
+    }
+    out->scale = scale;
+    for (int h = 0; h < 2; h++) {
+        out->isum16[h] = (int32_t)sum[h];
+        out->sum16[h] = scale * sum[h];
+    }
+    out->isum32 = out->isum16[0] + out->isum16[1];
+    out->sum32 = scale * (sum[0] + sum[1]);
+}
+
+static void NAME(act_to_q8)(const float *x, int64_t cols, int64_t blocks, int stride, struct act_q8 *out)
+{
+    for (int64_t b = 0; b < blocks; b++, out += stride) {
+        int64_t left = cols - b * PANEL_BLOCK;
+        if (left >= PANEL_BLOCK) {
+            block_to_q8(x + b * PANEL_BLOCK, out);
+        } else {
+            float part[PANEL_BLOCK] = {0};
+            if (left > 0)
+                memcpy(part, x + b * PANEL_BLOCK, (size_t)left * sizeof *x);
+            block_to_q8(part, out);
+        }
+    }
+}
+
+/* ---- packing ---- */
+
+static void NAME(pack_f16)(const float *x, int64_t n, uint16_t *out)
+{
+    int64_t i = 0;
+    for (; i + VF_LANES <= n; i += VF_LANES)
+        vf_store_f16(out + i, vf_load(x + i));
+    if (i < n)
+        vf_store_f16_part(out + i, vf_load_part(x + i, (int)(n - i)), (int)(n - i));
+}
+
+static void NAME(init_all)(struct matmul_kernels *k)
+{
+    NAME(init_int)(k);
+#define SET(CODE, code, SCALE, scale, group) \
+    k->panel_float[PANEL_##CODE][PANEL_##SCALE][group / 32] = NAME(panel_float_##code##_##scale##_##group);
+    PANEL_INTEGER_VARIANTS(SET)
+    PANEL_FLOAT_VARIANTS(SET)
+#undef SET
+    k->dense_f32 = NAME(dense_f32);
+    k->dense_f16 = NAME(dense_f16);
+    k->dense_bf16 = NAME(dense_bf16);
+    k->tile_float = MATMUL_TILE_FLOAT;
+    k->act_to_q8 = NAME(act_to_q8);
+    k->pack_f16 = NAME(pack_f16);
+}
+
+#endif

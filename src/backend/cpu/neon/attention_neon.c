@@ -1,0 +1,3 @@
+/* The attention kernels for NEON. */
+#define ISA(name) name##_neon
+#include "backend/cpu/attention_tmpl.h"

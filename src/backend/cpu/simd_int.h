@@ -1,0 +1,254 @@
+/* Integer vectors for the matmul kernels, next to the floats of simd.h.
+ *
+ *   vq       one part of a quad vector: VF_LANES rows of 4 bytes each
+ *   vi       VF_LANES int32 lanes, one row each
+ *   vi_round to the nearest integer, ties to even
+ *   vi_store_i8  values are within -128 .. 127
+ *   vq_shr   bits move within bytes or across them, so the result needs a mask
+ *   vq_dot   init + sum over n quads of 4 codes x 4 activations, per row
+ *
+ * vq_dot takes codes as DOT_SIGNED says: signed bytes. The others promise that
+ * codes are not negative and at most 2^b - 1 (or 2^5 for DOT_5), which lets
+ * 16-bit sums of several quads pass without overflow:
+ * 2 * 127 * 15 * 8 = 30480, 2 * 127 * 32 * 4 = 32512, 2 * 127 * 63 * 2 = 32004.
+ * VQ_SIGNED_BIAS is what vq_signed() added to signed codes; the caller takes it
+ * back through init. */
+#ifndef CPU_SIMD_INT_H
+#define CPU_SIMD_INT_H
+
+#include "backend/cpu/simd.h"
+
+enum dot { DOT_4, DOT_5, DOT_6, DOT_SIGNED };
+
+enum { VQ_BYTES = 4 * VF_LANES };
+
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* Quad i of the activations, in every row. */
+ALWAYS_INLINE int32_t quad_load(const int8_t *x, int i)
+{
+    int32_t q;
+    memcpy(&q, x + 4 * i, 4);
+    return q;
+}
+
+#if defined(__AVX512F__) || defined(TLM_SIMD_AVX512)
+
+typedef __m512i vq;
+typedef __m512i vi;
+
+ALWAYS_INLINE vq vq_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
+ALWAYS_INLINE vq vq_set1(int a) { return _mm512_set1_epi8((char)a); }
+ALWAYS_INLINE vq vq_and(vq a, vq b) { return _mm512_and_si512(a, b); }
+ALWAYS_INLINE vq vq_or(vq a, vq b) { return _mm512_or_si512(a, b); }
+ALWAYS_INLINE vq vq_add(vq a, vq b) { return _mm512_add_epi8(a, b); }
+ALWAYS_INLINE vq vq_shr(vq a, int n) { return _mm512_srli_epi16(a, (unsigned)n); }
+ALWAYS_INLINE vq vq_shl(vq a, int n) { return _mm512_slli_epi16(a, (unsigned)n); }
+ALWAYS_INLINE vq vq_table(const int8_t *t)
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)t));
+}
+ALWAYS_INLINE vq vq_lookup(vq table, vq a) { return _mm512_shuffle_epi8(table, a); }
+
+ALWAYS_INLINE vi vi_set1(int32_t a) { return _mm512_set1_epi32(a); }
+ALWAYS_INLINE vi vi_load_i8(const uint8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+ALWAYS_INLINE vi vi_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
+ALWAYS_INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+ALWAYS_INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+ALWAYS_INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+ALWAYS_INLINE vi vi_shl(vi a, int n) { return _mm512_slli_epi32(a, (unsigned)n); }
+ALWAYS_INLINE vi vi_shr(vi a, int n) { return _mm512_srli_epi32(a, (unsigned)n); }
+ALWAYS_INLINE vi vi_sar(vi a, int n) { return _mm512_srai_epi32(a, (unsigned)n); }
+ALWAYS_INLINE vf vf_from_vi(vi a) { return _mm512_cvtepi32_ps(a); }
+ALWAYS_INLINE vi vi_bits(vf a) { return _mm512_castps_si512(a); }
+ALWAYS_INLINE vf vf_bits(vi a) { return _mm512_castsi512_ps(a); }
+ALWAYS_INLINE vi vi_select_gt(vi a, vi b, vi x, vi y)
+{
+    return _mm512_mask_mov_epi32(y, _mm512_cmpgt_epi32_mask(a, b), x);
+}
+ALWAYS_INLINE vi vi_of_vq(vq a) { return a; }
+ALWAYS_INLINE vi vi_round(vf a) { return _mm512_cvtps_epi32(a); }
+ALWAYS_INLINE void vi_store_i8(int8_t *p, vi a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
+
+#if defined(__AVX512VNNI__) || defined(TLM_SIMD_VNNI)
+
+enum { VQ_SIGNED_BIAS = 128 };
+ALWAYS_INLINE vq vq_signed(vq a) { return _mm512_xor_si512(a, _mm512_set1_epi8((char)0x80)); }
+
+ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d)
+{
+    (void)d;
+    for (int i = 0; i < n; i++)
+        init = _mm512_dpbusd_epi32(init, c[i], _mm512_set1_epi32(quad_load(x, i)));
+    return init;
+}
+
+#else
+
+enum { VQ_SIGNED_BIAS = 0 };
+ALWAYS_INLINE vq vq_signed(vq a) { return a; }
+
+ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d)
+{
+    const vq ones = _mm512_set1_epi16(1);
+    if (d == DOT_SIGNED) {
+        for (int i = 0; i < n; i++) {
+            vq q = _mm512_set1_epi32(quad_load(x, i));
+            vq s = _mm512_mask_sub_epi8(q, _mm512_movepi8_mask(c[i]), _mm512_setzero_si512(), q);
+            s = _mm512_maddubs_epi16(_mm512_abs_epi8(c[i]), s);
+            init = _mm512_add_epi32(init, _mm512_madd_epi16(s, ones));
+        }
+        return init;
+    }
+    const int step = d == DOT_4 ? 8 : d == DOT_5 ? 4 : 2;
+    for (int i = 0; i < n; i += step) {
+        vq s = _mm512_maddubs_epi16(c[i], _mm512_set1_epi32(quad_load(x, i)));
+        for (int j = i + 1; j < i + step && j < n; j++)
+            s = _mm512_add_epi16(s, _mm512_maddubs_epi16(c[j], _mm512_set1_epi32(quad_load(x, j))));
+        init = _mm512_add_epi32(init, _mm512_madd_epi16(s, ones));
+    }
+    return init;
+}
+
+#endif
+
+#elif defined(__AVX2__)
+
+typedef __m256i vq;
+typedef __m256i vi;
+
+ALWAYS_INLINE vq vq_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+ALWAYS_INLINE vq vq_set1(int a) { return _mm256_set1_epi8((char)a); }
+ALWAYS_INLINE vq vq_and(vq a, vq b) { return _mm256_and_si256(a, b); }
+ALWAYS_INLINE vq vq_or(vq a, vq b) { return _mm256_or_si256(a, b); }
+ALWAYS_INLINE vq vq_add(vq a, vq b) { return _mm256_add_epi8(a, b); }
+ALWAYS_INLINE vq vq_shr(vq a, int n) { return _mm256_srli_epi16(a, n); }
+ALWAYS_INLINE vq vq_shl(vq a, int n) { return _mm256_slli_epi16(a, n); }
+ALWAYS_INLINE vq vq_table(const int8_t *t)
+{
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)t));
+}
+ALWAYS_INLINE vq vq_lookup(vq table, vq a) { return _mm256_shuffle_epi8(table, a); }
+
+ALWAYS_INLINE vi vi_set1(int32_t a) { return _mm256_set1_epi32(a); }
+ALWAYS_INLINE vi vi_load_i8(const uint8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+ALWAYS_INLINE vi vi_load_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
+ALWAYS_INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+ALWAYS_INLINE vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+ALWAYS_INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+ALWAYS_INLINE vi vi_shl(vi a, int n) { return _mm256_slli_epi32(a, n); }
+ALWAYS_INLINE vi vi_shr(vi a, int n) { return _mm256_srli_epi32(a, n); }
+ALWAYS_INLINE vi vi_sar(vi a, int n) { return _mm256_srai_epi32(a, n); }
+ALWAYS_INLINE vf vf_from_vi(vi a) { return _mm256_cvtepi32_ps(a); }
+ALWAYS_INLINE vi vi_bits(vf a) { return _mm256_castps_si256(a); }
+ALWAYS_INLINE vf vf_bits(vi a) { return _mm256_castsi256_ps(a); }
+ALWAYS_INLINE vi vi_select_gt(vi a, vi b, vi x, vi y)
+{
+    return _mm256_blendv_epi8(y, x, _mm256_cmpgt_epi32(a, b));
+}
+ALWAYS_INLINE vi vi_of_vq(vq a) { return a; }
+ALWAYS_INLINE vi vi_round(vf a) { return _mm256_cvtps_epi32(a); }
+ALWAYS_INLINE void vi_store_i8(int8_t *p, vi a)
+{
+    __m128i t = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packs_epi16(t, t));
+}
+
+enum { VQ_SIGNED_BIAS = 0 };
+ALWAYS_INLINE vq vq_signed(vq a) { return a; }
+
+ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d)
+{
+    const vq ones = _mm256_set1_epi16(1);
+    if (d == DOT_SIGNED) {
+        for (int i = 0; i < n; i++) {
+            vq s = _mm256_sign_epi8(_mm256_set1_epi32(quad_load(x, i)), c[i]);
+            s = _mm256_maddubs_epi16(_mm256_abs_epi8(c[i]), s);
+            init = _mm256_add_epi32(init, _mm256_madd_epi16(s, ones));
+        }
+        return init;
+    }
+    const int step = d == DOT_4 ? 8 : d == DOT_5 ? 4 : 2;
+    for (int i = 0; i < n; i += step) {
+        vq s = _mm256_maddubs_epi16(c[i], _mm256_set1_epi32(quad_load(x, i)));
+        for (int j = i + 1; j < i + step && j < n; j++)
+            s = _mm256_add_epi16(s, _mm256_maddubs_epi16(c[j], _mm256_set1_epi32(quad_load(x, j))));
+        init = _mm256_add_epi32(init, _mm256_madd_epi16(s, ones));
+    }
+    return init;
+}
+
+#elif defined(__aarch64__)
+
+typedef uint8x16_t vq;
+typedef int32x4_t vi;
+
+ALWAYS_INLINE vq vq_load(const uint8_t *p) { return vld1q_u8(p); }
+ALWAYS_INLINE vq vq_set1(int a) { return vdupq_n_u8((uint8_t)a); }
+ALWAYS_INLINE vq vq_and(vq a, vq b) { return vandq_u8(a, b); }
+ALWAYS_INLINE vq vq_or(vq a, vq b) { return vorrq_u8(a, b); }
+ALWAYS_INLINE vq vq_add(vq a, vq b) { return vaddq_u8(a, b); }
+ALWAYS_INLINE vq vq_shr(vq a, int n) { return vshlq_u8(a, vdupq_n_s8((int8_t)-n)); }
+ALWAYS_INLINE vq vq_shl(vq a, int n) { return vshlq_u8(a, vdupq_n_s8((int8_t)n)); }
+ALWAYS_INLINE vq vq_table(const int8_t *t) { return vreinterpretq_u8_s8(vld1q_s8(t)); }
+ALWAYS_INLINE vq vq_lookup(vq table, vq a) { return vqtbl1q_u8(table, a); }
+
+ALWAYS_INLINE vi vi_set1(int32_t a) { return vdupq_n_s32(a); }
+ALWAYS_INLINE vi vi_load_i8(const uint8_t *p)
+{
+    uint32_t t;
+    memcpy(&t, p, 4);
+    return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(t)))));
+}
+ALWAYS_INLINE vi vi_load_u8(const uint8_t *p)
+{
+    uint32_t t;
+    memcpy(&t, p, 4);
+    return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(t))))));
+}
+ALWAYS_INLINE vi vi_and(vi a, vi b) { return vandq_s32(a, b); }
+ALWAYS_INLINE vi vi_or(vi a, vi b) { return vorrq_s32(a, b); }
+ALWAYS_INLINE vi vi_add(vi a, vi b) { return vaddq_s32(a, b); }
+ALWAYS_INLINE vi vi_shl(vi a, int n) { return vshlq_s32(a, vdupq_n_s32(n)); }
+ALWAYS_INLINE vi vi_shr(vi a, int n)
+{
+    return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-n)));
+}
+ALWAYS_INLINE vi vi_sar(vi a, int n) { return vshlq_s32(a, vdupq_n_s32(-n)); }
+ALWAYS_INLINE vf vf_from_vi(vi a) { return vcvtq_f32_s32(a); }
+ALWAYS_INLINE vi vi_bits(vf a) { return vreinterpretq_s32_f32(a); }
+ALWAYS_INLINE vf vf_bits(vi a) { return vreinterpretq_f32_s32(a); }
+ALWAYS_INLINE vi vi_select_gt(vi a, vi b, vi x, vi y) { return vbslq_s32(vcgtq_s32(a, b), x, y); }
+ALWAYS_INLINE vi vi_of_vq(vq a) { return vreinterpretq_s32_u8(a); }
+ALWAYS_INLINE vi vi_round(vf a) { return vcvtnq_s32_f32(a); }
+ALWAYS_INLINE void vi_store_i8(int8_t *p, vi a)
+{
+    int16x4_t t = vqmovn_s32(a);
+    uint32_t b = vget_lane_u32(vreinterpret_u32_s8(vqmovn_s16(vcombine_s16(t, t))), 0);
+    memcpy(p, &b, 4);
+}
+
+enum { VQ_SIGNED_BIAS = 0 };
+ALWAYS_INLINE vq vq_signed(vq a) { return a; }
+
+/* All codes fit a signed byte, so there is one way for all. */
+ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d)
+{
+    (void)d;
+#ifdef __ARM_FEATURE_DOTPROD
+    for (int i = 0; i < n; i++)
+        init = vdotq_s32(init, vreinterpretq_s8_u8(c[i]), vreinterpretq_s8_s32(vdupq_n_s32(quad_load(x, i))));
+    return init;
+#else
+    int32x4_t lo = vdupq_n_s32(0), hi = lo; /* two partial sums per row */
+    for (int i = 0; i < n; i++) {
+        int8x16_t w = vreinterpretq_s8_u8(c[i]), q = vreinterpretq_s8_s32(vdupq_n_s32(quad_load(x, i)));
+        lo = vpadalq_s16(lo, vmull_s8(vget_low_s8(w), vget_low_s8(q)));
+        hi = vpadalq_s16(hi, vmull_high_s8(w, q));
+    }
+    return vaddq_s32(init, vpaddq_s32(lo, hi));
+#endif
+}
+
+#endif
+#endif

@@ -1,0 +1,87 @@
+/* Kernels of one thread for everything that is not a matrix product: norms,
+ * activations, rotary positions, element conversions, the steps of attention,
+ * and what sampling asks of a row of logits.
+ *
+ * Elementwise kernels give an element the same bits wherever it lies in the
+ * row and however long the row is, so a caller may cut rows as it likes. They
+ * allow y to be one of the inputs. No kernel reads or writes past the lengths
+ * given. No pointer needs more than its element's alignment.
+ *
+ * Sums run in 32 lanes (element i belongs to lane i % 32), which are then
+ * halved: lane j += lane j + 16, + 8, … + 1. All instruction sets do this, so
+ * they agree to the bit except where exp, tanh or erf come in. */
+#ifndef CPU_VECTOR_KERNELS_H
+#define CPU_VECTOR_KERNELS_H
+
+#include <stdint.h>
+
+#include "backend/backend.h"
+
+enum { ACT_COUNT = ACT_RELU2 + 1 };
+
+/* What one query row has seen so far of a run of blocks: the largest logit m,
+ * the sum l of exp(logit - m). Nothing yet: m = -infinity, l = 0. */
+struct attn_state {
+    float m, l;
+};
+
+struct vector_kernels {
+    /* y = x / sqrt(mean(x^2) + eps) * (w + add); w NULL: no weight. */
+    void (*rms_norm)(float *y, const float *x, const float *w, int64_t n, float eps, float add);
+    void (*add)(float *y, const float *x1, const float *x2, int64_t n);
+    void (*scale)(float *y, const float *x, float factor, int64_t n);
+    /* y = act(gate) * up, by enum act */
+    void (*act_mul[ACT_COUNT])(float *y, const float *gate, const float *up, int64_t n);
+    /* y = cap * tanh(x / cap) */
+    void (*softcap)(float *y, const float *x, float cap, int64_t n);
+    /* One head: the first `dims` elements rotated by dims/2 angles.
+     * [0] pairs (i, i + dims/2), [1] pairs (2i, 2i + 1). */
+    void (*rope[2])(float *y, const float *x, const float *cos, const float *sin, int64_t dims);
+
+    /* To a cache element type and back, by enum kv_type. */
+    void (*store[KV_TYPE_COUNT])(void *y, const float *x, int64_t n);
+    void (*load[KV_TYPE_COUNT])(float *y, const void *x, int64_t n);
+
+    /* s[r][t] = sum over d of q[r][d] * k[d][t], for r < nq and all KV_BLOCK t;
+     * fused multiply-adds in the order of d. s [nq, KV_BLOCK], q [nq, head_dim],
+     * k [head_dim, KV_BLOCK]. Unwritten tokens of k may hold anything. */
+    void (*attn_qk[KV_TYPE_COUNT])(float *s, const float *q, const void *k, int nq, int head_dim);
+    /* acc[r][j] += sum over t in [lo, hi) of p[r][t] * v[t][j]; fused, in the
+     * order of t. acc [nq, v_dim], p [nq, KV_BLOCK], v [KV_BLOCK, v_dim]. Tokens
+     * outside [lo, hi) are not read. */
+    void (*attn_pv[KV_TYPE_COUNT])(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim);
+    /* One block of one row: s [KV_BLOCK] are dot products and become
+     * probabilities exp(logit - m), zero outside [lo, hi). The logit is
+     * s * scale, then cap * tanh(logit / cap) unless cap is 0. Brings the state up to date and
+     * returns the factor for what was accumulated before. lo >= hi: nothing
+     * changes and the factor is 1. */
+    float (*attn_softmax)(float *s, int lo, int hi, float scale, float cap, struct attn_state *st);
+    /* Adds a partial result (part_st, part [n]) to (st, acc [n]); a partial
+     * that saw nothing changes nothing. */
+    void (*attn_merge)(struct attn_state *st, float *acc, const struct attn_state *part_st, const float *part,
+                       int64_t n);
+    /* y = acc / l, after adding the logit of a sink (NULL: none) to l. */
+    void (*attn_finish)(float *y, const float *acc, const struct attn_state *st, const float *sink, int64_t n);
+
+    /* Rows of logits, n >= 1. NaN entries are passed over. */
+    int64_t (*argmax)(const float *x, int64_t n); /* the first of the greatest; -1: all are NaN */
+    float (*max)(const float *x, int64_t n);      /* -infinity when all are NaN */
+    /* log(sum(exp(x))); a NaN entry makes it NaN */
+    float (*log_sum_exp)(const float *x, int64_t n);
+};
+
+void vector_init_scalar(struct vector_kernels *k);
+void vector_init_avx2(struct vector_kernels *k);
+void vector_init_avx512(struct vector_kernels *k);
+void vector_init_neon(struct vector_kernels *k);
+
+/* The best kernels of the given bits (base/cpu.h). */
+void vector_init(struct vector_kernels *k, unsigned cpu_features);
+
+/* Each family's attention part is a file of its own. */
+void attention_init_scalar(struct vector_kernels *k);
+void attention_init_avx2(struct vector_kernels *k);
+void attention_init_avx512(struct vector_kernels *k);
+void attention_init_neon(struct vector_kernels *k);
+
+#endif
