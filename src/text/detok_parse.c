@@ -1,0 +1,116 @@
+/* Decoders from tokenizer.json. */
+#include <string.h>
+
+#include "base/json.h"
+#include "base/mem.h"
+#include "text/tokenizer_impl.h"
+
+enum { MAX_PARTS = 64, MAX_DEPTH = 16 };
+
+struct tok_decoder *decoder_push(struct tok_decoders *l)
+{
+    struct tok_decoder *p = mem_realloc_array(l->list, (size_t)l->n + 1, sizeof *p);
+    if (!p)
+        return NULL;
+    l->list = p;
+    p[l->n] = (struct tok_decoder){0};
+    return &p[l->n++];
+}
+
+void decoder_deinit(struct tok_decoders *l)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        pattern_deinit(&l->list[i].pattern);
+        mem_free(l->list[i].content);
+        mem_free(l->list[i].delimiter);
+    }
+    mem_free(l->list);
+    *l = (struct tok_decoders){NULL, 0};
+}
+
+static enum tlm_status get_text(const cJSON *v, const char *key, const char *value, char **out, size_t *n,
+                                struct tlm_error *e)
+{
+    if (json_str(v, key, &value, e) != TLM_OK)
+        return TLM_EFORMAT;
+    if (!value)
+        return err_set(e, TLM_EFORMAT, "decoder.%s: missing, expected a string", key);
+    *out = mem_strdup(value);
+    *n = strlen(value);
+    return *out ? TLM_OK : err_nomem(e, *n + 1);
+}
+
+static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_decoder *p, struct tlm_error *e)
+{
+    static const struct {
+        const char *name;
+        enum decoder_kind kind;
+    } known[] = {
+        {"ByteLevel", DECODER_BYTE_LEVEL}, {"Replace", DECODER_REPLACE}, {"ByteFallback", DECODER_BYTE_FALLBACK},
+        {"Fuse", DECODER_FUSE}, {"Strip", DECODER_STRIP}, {"Metaspace", DECODER_METASPACE},
+        {"WordPiece", DECODER_WORDPIECE}, {"BPEDecoder", DECODER_BPE}, {"CTC", DECODER_CTC},
+    };
+    size_t k = 0;
+    while (k < sizeof known / sizeof *known && strcmp(type, known[k].name))
+        k++;
+    if (k == sizeof known / sizeof *known)
+        return err_set(e, TLM_EUNSUPPORTED, "decoder: unknown type \"%s\"", type);
+    p->kind = known[k].kind;
+    enum tlm_status s = TLM_OK;
+    char mark[4];
+    int mark_n;
+    switch (p->kind) {
+    case DECODER_REPLACE:
+        s = pattern_parse(json_get(v, "pattern"), &p->pattern, e);
+        return s == TLM_OK ? get_text(v, "content", NULL, &p->content, &p->content_n, e) : s;
+    case DECODER_STRIP:
+        s = json_int(v, "start", 0, INT32_MAX, &p->start, e);
+        if (s == TLM_OK)
+            s = json_int(v, "stop", 0, INT32_MAX, &p->stop, e);
+        if (s == TLM_OK) /* one character */
+            s = pretok_parse_replacement(v, "content", mark, &mark_n, e);
+        return s == TLM_OK ? get_text(v, "content", NULL, &p->content, &p->content_n, e) : s;
+    case DECODER_METASPACE:
+        s = pretok_parse_prepend(v, &p->prepend, e);
+        if (s == TLM_OK)
+            s = pretok_parse_replacement(v, "replacement", mark, &mark_n, e);
+        return s == TLM_OK ? get_text(v, "replacement", "\xe2\x96\x81", &p->content, &p->content_n, e) : s;
+    case DECODER_WORDPIECE:
+        p->cleanup = true;
+        s = json_bool(v, "cleanup", &p->cleanup, e);
+        return s == TLM_OK ? get_text(v, "prefix", "##", &p->content, &p->content_n, e) : s;
+    case DECODER_BPE:
+        return get_text(v, "suffix", "</w>", &p->content, &p->content_n, e);
+    case DECODER_CTC:
+        p->cleanup = true;
+        s = json_bool(v, "cleanup", &p->cleanup, e);
+        if (s == TLM_OK)
+            s = get_text(v, "word_delimiter_token", "|", &p->delimiter, &p->delimiter_n, e);
+        return s == TLM_OK ? get_text(v, "pad_token", "<pad>", &p->content, &p->content_n, e) : s;
+    default:
+        return TLM_OK;
+    }
+}
+
+enum tlm_status decoder_parse(const cJSON *v, struct tok_decoders *out, int depth, struct tlm_error *e)
+{
+    const char *type = NULL;
+    if (!v)
+        return TLM_OK;
+    if (json_str(v, "type", &type, e) != TLM_OK)
+        return TLM_EFORMAT;
+    if (!type)
+        return err_set(e, TLM_EFORMAT, "decoder: found %s without a type", json_type_name(v));
+    if (strcmp(type, "Sequence")) {
+        struct tok_decoder *p = out->n < MAX_PARTS ? decoder_push(out) : NULL;
+        return p ? parse_one(v, type, p, e) : err_nomem(e, sizeof *p);
+    }
+    const cJSON *list = json_get(v, "decoders");
+    if (!cJSON_IsArray(list) || depth >= MAX_DEPTH)
+        return err_set(e, TLM_EFORMAT, "decoder.decoders: found %s, expected an array nested at most %d deep",
+                       json_type_name(list), MAX_DEPTH);
+    enum tlm_status s = TLM_OK;
+    for (const cJSON *c = list->child; c && s == TLM_OK; c = c->next)
+        s = decoder_parse(c, out, depth + 1, e);
+    return s;
+}
