@@ -1,0 +1,15 @@
+/* GGUF metadata and tensor names in Hugging Face terms. */
+#ifndef MODELS_GGUF_MAP_H
+#define MODELS_GGUF_MAP_H
+
+#include "models/arch.h"
+
+/* The architecture of a GGUF file, or NULL with an error that names it. */
+const struct arch *gguf_map_arch(const struct gguf *g, struct tlm_error *e);
+
+/* Fills ck->config from the metadata: the common keys here, the others by the
+ * architecture's gguf_config. Keys that would change results and are not
+ * understood are refused. */
+enum tlm_status gguf_map_config(const struct arch *a, struct checkpoint *ck, struct tlm_error *e);
+
+#endif

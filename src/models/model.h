@@ -1,0 +1,47 @@
+/* A loaded model: files, architecture, parameters, backend, tokenizer. */
+#ifndef MODELS_MODEL_H
+#define MODELS_MODEL_H
+
+#include <turbolm/model.h>
+
+#include "models/arch.h"
+
+struct tlm_model {
+    struct checkpoint *ck;
+    const struct arch *arch;
+    void *params;              /* starts with struct arch_base */
+    struct backend *be;        /* NULL after metadata_only */
+    struct weight **weights;   /* every weight that was loaded, in the table's order */
+    int n_weights;
+    enum kv_type kv_type;
+    struct tlm_tokenizer *tokenizer;
+    struct tlm_chat_template *chat_template;
+    int32_t *eos;
+    size_t n_eos;
+    int engines; /* at most one uses the backend at a time */
+    struct tlm_model_info info;
+    char quantization[32];
+};
+
+static inline const struct arch_base *model_base(const struct tlm_model *m)
+{
+    return m->params;
+}
+
+/* Finds the architecture, names the tensors, reads the config. */
+enum tlm_status model_configure(struct tlm_model *m, struct tlm_error *e);
+/* Binds every row of the weight table and loads it into the backend. */
+enum tlm_status model_load_weights(struct tlm_model *m, struct tlm_error *e);
+void model_unload(struct tlm_model *m);
+
+/* A cache for this model; limit_bytes 0: no bound. */
+enum tlm_status model_cache_new(const struct tlm_model *m, size_t limit_bytes, struct kv_cache **out,
+                                struct tlm_error *e);
+
+/* One pass: rows of ids belong to the spans; logits [n_out, V] of out_rows, in
+ * the ctx's memory until its next pass. On failure the sequences are as before
+ * and the error is c->err. */
+float *model_forward(const struct tlm_model *m, struct ctx *c, struct kv_cache *kv, const int32_t *ids,
+                           const struct kv_span *spans, int n_spans, const int32_t *out_rows, int64_t n_out);
+
+#endif
