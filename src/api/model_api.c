@@ -1,0 +1,267 @@
+/* Opening and describing models. */
+#include <string.h>
+
+#include "base/cpu.h"
+#include "base/mem.h"
+#include "models/model.h"
+#include "text/tokenizer.h"
+
+static enum tlm_status parse_kv(const char *name, bool exact, enum kv_type *out, struct tlm_error *e)
+{
+    static const char *const names[KV_TYPE_COUNT] = {[KV_F32] = "f32", [KV_F16] = "f16", [KV_BF16] = "bf16"};
+    *out = exact ? KV_F32 : KV_F16;
+    for (int i = 0; name && i < KV_TYPE_COUNT; i++)
+        if (!strcmp(name, names[i])) {
+            *out = (enum kv_type)i;
+            return TLM_OK;
+        }
+    return name ? err_set(e, TLM_EUNSUPPORTED, "cache format '%s' is not supported", name) : TLM_OK;
+}
+
+static const char *kv_name(enum kv_type t)
+{
+    return t == KV_F32 ? "f32" : t == KV_F16 ? "f16" : "bf16";
+}
+
+/* Ids of a config key: one or a list. */
+static enum tlm_status add_eos_json(struct tlm_model *m, const cJSON *config, const char *where, int64_t vocab,
+                                    struct tlm_error *e);
+
+static enum tlm_status add_eos(struct tlm_model *m, int64_t id, struct tlm_error *e)
+{
+    for (size_t i = 0; i < m->n_eos; i++)
+        if (m->eos[i] == id)
+            return TLM_OK;
+    int32_t *p = mem_realloc_array(m->eos, m->n_eos + 1, sizeof *p);
+    if (!p)
+        return err_nomem(e, (m->n_eos + 1) * sizeof *p);
+    m->eos = p;
+    m->eos[m->n_eos++] = (int32_t)id;
+    return TLM_OK;
+}
+
+static enum tlm_status add_eos_json(struct tlm_model *m, const cJSON *config, const char *where, int64_t vocab,
+                                    struct tlm_error *e)
+{
+    enum { EOS_MAX = 256 };
+    int64_t ids[EOS_MAX];
+    int n = 0;
+    enum tlm_status s = json_ints(config, "eos_token_id", ids, EOS_MAX, &n, e);
+    for (int i = 0; i < n && s == TLM_OK; i++)
+        s = ids[i] < 0 || ids[i] >= vocab
+                ? err_set(e, TLM_EFORMAT, "eos_token_id: found %lld, expected 0 to %lld", (long long)ids[i],
+                          (long long)vocab - 1)
+                : add_eos(m, ids[i], e);
+    if (s != TLM_OK)
+        err_prefix(e, "%s/%s", m->ck->path, where);
+    return s;
+}
+
+static enum tlm_status collect_eos(struct tlm_model *m, struct tlm_error *e)
+{
+    int64_t vocab = model_base(m)->cfg.vocab_size;
+    enum tlm_status s = add_eos_json(m, m->ck->config, "config.json", vocab, e);
+    if (s == TLM_OK && m->arch->wrapper)
+        s = add_eos_json(m, json_get(m->ck->config, "text_config"), "config.json", vocab, e);
+    if (s == TLM_OK)
+        s = add_eos_json(m, m->ck->generation_config, "generation_config.json", vocab, e);
+    if (s == TLM_OK && m->tokenizer) {
+        struct tlm_tokenizer_info t;
+        tlm_tokenizer_info_get(m->tokenizer, &t);
+        if (t.eos >= 0)
+            s = add_eos(m, t.eos, e);
+    }
+    return s;
+}
+
+static bool dir_has(const char *dir, const char *name)
+{
+    char *path = path_join(dir, name);
+    bool yes = path && file_exists(path);
+    mem_free(path);
+    return yes;
+}
+
+static enum tlm_status open_text(struct tlm_model *m, struct tlm_error *e)
+{
+    struct checkpoint *ck = m->ck;
+    enum tlm_status s = TLM_OK;
+    if (ck->is_gguf) {
+        if (gguf_find(ck->gguf, "tokenizer.ggml.model"))
+            s = tokenizer_from_gguf(ck->gguf, &m->tokenizer, e);
+    } else if (dir_has(ck->path, "tokenizer.json")) {
+        s = tokenizer_from_dir(ck->path, &m->tokenizer, e);
+    }
+    if (s == TLM_OK)
+        s = tlm_chat_template_open(ck->path, &m->chat_template, e);
+    return s;
+}
+
+/* The format that most matrix elements are in. */
+static void count_formats(struct tlm_model *m)
+{
+    struct checkpoint *ck = m->ck;
+    int64_t best = -1;
+    struct tlm_tensor_info t;
+    char names[64][32];
+    int64_t counts[64] = {0};
+    int n = 0;
+    for (size_t i = 0; tlm_model_tensor(m, i, &t); i++) {
+        int64_t count = 1;
+        for (int d = 0; d < t.n_dims; d++)
+            count *= t.shape[d];
+        m->info.bytes += t.bytes;
+        const char *name = ck->tensors[i].name;
+        size_t len = strlen(name);
+        bool is_scale = (len > 7 && (!strcmp(name + len - 7, ".scales") || !strcmp(name + len - 7, ".biases")));
+        if (is_scale)
+            continue;
+        struct quant_view v;
+        const struct file_map *map;
+        char stem[CKPT_NAME_MAX], format[32];
+        strncpy(format, t.format, sizeof format - 1);
+        format[sizeof format - 1] = 0;
+        if (len > 7 && len < sizeof stem && !strcmp(name + len - 7, ".weight") && ck->index) {
+            memcpy(stem, name, len - 7);
+            stem[len - 7] = 0;
+            if (checkpoint_view(ck, stem, &v, &map, NULL) == TLM_OK) {
+                count = v.rows * v.cols;
+                quant_view_name(&v, format);
+            }
+        }
+        m->info.parameters += count;
+        if (t.n_dims < 2)
+            continue;
+        int k = 0;
+        while (k < n && strcmp(names[k], format))
+            k++;
+        if (k == n && n < 64)
+            memcpy(names[n++], format, sizeof format);
+        if (k < n)
+            counts[k] += count;
+    }
+    for (int k = 0; k < n; k++)
+        if (counts[k] > best) {
+            best = counts[k];
+            memcpy(m->quantization, names[k], sizeof m->quantization);
+        }
+}
+
+static void fill_info(struct tlm_model *m, bool exact, int threads)
+{
+    const struct nn_config *c = &model_base(m)->cfg;
+    struct tlm_model_info *i = &m->info;
+    count_formats(m);
+    i->path = m->ck->path;
+    i->architecture = m->arch->model_type;
+    i->quantization = m->quantization;
+    i->kv_format = kv_name(m->kv_type);
+    i->precision = exact ? "exact" : "fast";
+    i->context_length = c->max_positions;
+    i->vocab_size = c->vocab_size;
+    i->layers = c->layers;
+    i->hidden_size = c->hidden_size;
+    i->heads = c->heads;
+    i->kv_heads = c->kv_heads;
+    i->head_dim = c->head_dim;
+    i->kv_bytes_per_token =
+        (uint64_t)(c->layers * c->kv_heads * c->head_dim * 2) * (uint64_t)kv_elem_bytes(m->kv_type);
+    i->threads = threads;
+}
+
+static enum tlm_status open_steps(struct tlm_model *m, const char *path, const struct tlm_model_options *o,
+                                  struct tlm_error *e)
+{
+    bool exact = o->precision == TLM_PRECISION_EXACT;
+    int threads = o->threads > 0 ? o->threads : cpu_physical_cores();
+    enum tlm_status s = parse_kv(o->kv_format, exact, &m->kv_type, e);
+    if (s == TLM_OK && o->device && strcmp(o->device, "cpu"))
+        s = err_set(e, TLM_EUNSUPPORTED, "device '%s' is not supported; only cpu is built in", o->device);
+    if (s == TLM_OK)
+        s = checkpoint_open(path, o->metadata_only, &m->ck, e);
+    if (s == TLM_OK)
+        s = model_configure(m, e);
+    if (s == TLM_OK)
+        s = open_text(m, e);
+    if (s == TLM_OK)
+        s = collect_eos(m, e);
+    if (s != TLM_OK)
+        return s;
+    fill_info(m, exact, threads);
+    if (o->metadata_only)
+        return TLM_OK;
+    for (int i = 0; i < m->ck->n_tensors; i++)
+        m->ck->tensors[i].used = false; /* describing marked them */
+    if (m->ck->n_tensors == 0)
+        return err_set(e, TLM_EFORMAT, "%s: the file holds no weights", path);
+    s = backend_cpu_new(threads, exact, &m->be, e);
+    return s == TLM_OK ? model_load_weights(m, e) : s;
+}
+
+enum tlm_status tlm_model_open(const char *path, const struct tlm_model_options *o, struct tlm_model **out,
+                               struct tlm_error *e)
+{
+    static const struct tlm_model_options defaults;
+    *out = NULL;
+    if (!path || !*path)
+        return err_set(e, TLM_EINVAL, "model: no path given");
+    struct tlm_model *m = mem_new(sizeof *m);
+    if (!m)
+        return err_nomem(e, sizeof *m);
+    enum tlm_status s = open_steps(m, path, o ? o : &defaults, e);
+    if (s != TLM_OK) {
+        tlm_model_close(m);
+        return s;
+    }
+    *out = m;
+    return TLM_OK;
+}
+
+void tlm_model_close(struct tlm_model *m)
+{
+    if (!m)
+        return;
+    model_unload(m);
+    tlm_tokenizer_free(m->tokenizer);
+    tlm_chat_template_free(m->chat_template);
+    if (m->be)
+        m->be->ops->free(m->be);
+    checkpoint_close(m->ck);
+    mem_free(m->eos);
+    mem_free(m);
+}
+
+void tlm_model_info_get(const struct tlm_model *m, struct tlm_model_info *out)
+{
+    *out = m->info;
+}
+
+int tlm_model_tensor(const struct tlm_model *m, size_t i, struct tlm_tensor_info *out)
+{
+    if (i >= (size_t)m->ck->n_tensors)
+        return 0;
+    const struct ckpt_tensor *t = &m->ck->tensors[i];
+    *out = (struct tlm_tensor_info){.name = t->file_name,
+                                    .format = t->format_name ? t->format_name : "unknown",
+                                    .n_dims = t->n_dims,
+                                    .bytes = t->bytes};
+    for (int d = 0; d < t->n_dims; d++)
+        out->shape[d] = t->shape[d];
+    return 1;
+}
+
+const struct tlm_tokenizer *tlm_model_tokenizer(const struct tlm_model *m)
+{
+    return m->tokenizer;
+}
+
+const struct tlm_chat_template *tlm_model_chat_template(const struct tlm_model *m)
+{
+    return m->chat_template;
+}
+
+const int32_t *tlm_model_eos(const struct tlm_model *m, size_t *n)
+{
+    *n = m->n_eos;
+    return m->eos;
+}
