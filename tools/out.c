@@ -1,0 +1,247 @@
+/* Standard output, messages, memory and signals of the program. */
+#include "out.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static int write_errno;
+static volatile sig_atomic_t interrupt_count;
+static volatile sig_atomic_t interrupt_caught;
+
+static void log_message(enum tlm_log_level level, const char *message, void *user)
+{
+    (void)user;
+    if (level == TLM_LOG_WARNING)
+        out_warning("%s", message);
+    else if (level == TLM_LOG_ERROR)
+        out_error("%s", message);
+}
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    if (!interrupt_caught || interrupt_count > 0)
+        _exit(EXIT_INTERRUPTED);
+    interrupt_count = 1;
+}
+
+static void set_handler(int number, void (*handler)(int))
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART; /* an interrupted write is not a failed one */
+    sigemptyset(&action.sa_mask);
+    sigaction(number, &action, NULL);
+}
+
+void out_init(void)
+{
+    /* Opened for reading: a write to what was a closed stream still fails. */
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDONLY) < 0)
+            _exit(1);
+    }
+    set_handler(SIGPIPE, SIG_IGN);
+    set_handler(SIGINT, on_interrupt);
+    tlm_log_set(log_message, NULL);
+}
+
+static void note_failure(void)
+{
+    if (write_errno == 0)
+        write_errno = errno != 0 ? errno : EIO;
+}
+
+void out_write(const char *text, size_t len)
+{
+    if (write_errno == 0 && len > 0 && fwrite(text, 1, len, stdout) != len)
+        note_failure();
+}
+
+void out_print(const char *fmt, ...)
+{
+    va_list ap;
+    if (write_errno != 0)
+        return;
+    va_start(ap, fmt);
+    if (vprintf(fmt, ap) < 0)
+        note_failure();
+    va_end(ap);
+}
+
+void out_flush(void)
+{
+    if (write_errno == 0 && fflush(stdout) != 0)
+        note_failure();
+}
+
+int out_failed(void)
+{
+    return write_errno != 0;
+}
+
+int out_finish(int status)
+{
+    out_flush();
+    if (write_errno == 0)
+        return status;
+    if (write_errno == EPIPE)
+        return 128 + SIGPIPE;
+    out_error("cannot write to standard output: %s", strerror(write_errno));
+    return 1;
+}
+
+static void print_message(const char *kind, const char *fmt, va_list ap)
+{
+    char line[4096];
+    vsnprintf(line, sizeof line, fmt, ap);
+    for (char *p = line; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            *p = '?';
+    }
+    out_flush();
+    fprintf(stderr, "%s: %s\n", kind, line);
+}
+
+void out_error(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_message("error", fmt, ap);
+    va_end(ap);
+}
+
+void out_warning(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    print_message("warning", fmt, ap);
+    va_end(ap);
+}
+
+int out_tlm_error(const struct tlm_error *e)
+{
+    out_error("%s", e->message[0] != '\0' ? e->message : tlm_status_name(e->status));
+    return e->status == TLM_OK ? 1 : tlm_status_exit(e->status);
+}
+
+void *tool_grow(void *p, size_t n, size_t size)
+{
+    void *q = NULL;
+    if (n == 0)
+        n = 1;
+    if (size <= SIZE_MAX / n)
+        q = realloc(p, n * size);
+    if (q == NULL) {
+        out_error("out of memory");
+        exit(1);
+    }
+    return q;
+}
+
+void *tool_alloc(size_t n, size_t size)
+{
+    void *p = tool_grow(NULL, n, size);
+    memset(p, 0, n * size);
+    return p;
+}
+
+void tool_free(void *p)
+{
+    free(p);
+}
+
+/* Length of the valid UTF-8 character at p, or 0. Table 3-7 of the Unicode
+ * standard: the second byte's range depends on the first. */
+static size_t utf8_char(const unsigned char *p, size_t left)
+{
+    unsigned low = 0x80, high = 0xBF;
+    size_t need;
+    if (p[0] < 0x80)
+        return 1;
+    if (p[0] >= 0xC2 && p[0] <= 0xDF)
+        need = 2;
+    else if (p[0] >= 0xE0 && p[0] <= 0xEF)
+        need = 3;
+    else if (p[0] >= 0xF0 && p[0] <= 0xF4)
+        need = 4;
+    else
+        return 0;
+    if (p[0] == 0xE0)
+        low = 0xA0;
+    else if (p[0] == 0xED)
+        high = 0x9F;
+    else if (p[0] == 0xF0)
+        low = 0x90;
+    else if (p[0] == 0xF4)
+        high = 0x8F;
+    if (left < need || p[1] < low || p[1] > high)
+        return 0;
+    for (size_t i = 2; i < need; i++) {
+        if (p[i] < 0x80 || p[i] > 0xBF)
+            return 0;
+    }
+    return need;
+}
+
+size_t tool_utf8_valid(const char *text, size_t len)
+{
+    size_t i = 0;
+    while (i < len) {
+        size_t n = utf8_char((const unsigned char *)text + i, len - i);
+        if (n == 0)
+            break;
+        i += n;
+    }
+    return i;
+}
+
+char *tool_clean_text(const char *text, int plain)
+{
+    if (text == NULL)
+        return NULL;
+    size_t len = strlen(text), n = 0;
+    char *out = tool_alloc(len + 1, 3);
+    for (size_t i = 0; i < len;) {
+        size_t k = utf8_char((const unsigned char *)text + i, len - i);
+        if (k == 0) {
+            memcpy(out + n, "\xEF\xBF\xBD", 3);
+            n += 3;
+            i++;
+            continue;
+        }
+        if (plain && ((unsigned char)text[i] < 0x20 || text[i] == 0x7f))
+            out[n++] = '?';
+        else
+            for (size_t j = 0; j < k; j++)
+                out[n++] = text[i + j];
+        i += k;
+    }
+    return out;
+}
+
+void catch_interrupt(void)
+{
+    interrupt_caught = 1;
+}
+
+int interrupted(void)
+{
+    return interrupt_count > 0;
+}
+
+double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

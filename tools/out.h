@@ -1,0 +1,58 @@
+/* Standard output that reports write errors, messages on standard error,
+ * memory, and signals: what every command shares with none of the library. */
+#ifndef TOOLS_OUT_H
+#define TOOLS_OUT_H
+
+#include <stddef.h>
+
+#include <turbolm/turbolm.h>
+
+#if defined(__GNUC__)
+#define TOOLS_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#else
+#define TOOLS_PRINTF(f, a)
+#endif
+
+/* Call first: makes sure that descriptors 0 to 2 are taken, so that no file
+ * that is opened later is mistaken for a closed stream, and ignores SIGPIPE,
+ * so that a closed pipe is a write error. Routes the library's messages. */
+void out_init(void);
+
+/* Standard output. After a failure further calls do nothing. */
+void out_write(const char *text, size_t len);
+void out_print(const char *fmt, ...) TOOLS_PRINTF(1, 2);
+void out_flush(void);
+/* 1 after a failed write. */
+int out_failed(void);
+/* Flushes. Returns status, or when writing failed, the status for that: 141
+ * without a message for a closed pipe, as the shell reports a program that
+ * SIGPIPE ended; else 1 with a message. */
+int out_finish(int status);
+
+/* One line "error: …" or "warning: …" on stderr. Control characters, which
+ * may come from a file's names, are shown as '?'. */
+void out_error(const char *fmt, ...) TOOLS_PRINTF(1, 2);
+void out_warning(const char *fmt, ...) TOOLS_PRINTF(1, 2);
+/* The library's error; returns the exit status for it. */
+int out_tlm_error(const struct tlm_error *e);
+
+/* Memory or an end of the program with a message. n * size is checked. */
+void *tool_alloc(size_t n, size_t size);
+void *tool_grow(void *p, size_t n, size_t size);
+void tool_free(void *p);
+
+/* A copy with every invalid part of UTF-8 as U+FFFD and, with plain set,
+ * control characters as '?'; free with tool_free. NULL for NULL. */
+char *tool_clean_text(const char *text, int plain);
+/* Offset of the first byte that is not part of valid UTF-8, or len. */
+size_t tool_utf8_valid(const char *text, size_t len);
+
+/* The first Ctrl-C after catch_interrupt only makes interrupted() true; the
+ * second, or one before, ends the program with status 130. */
+void catch_interrupt(void);
+int interrupted(void);
+enum { EXIT_INTERRUPTED = 130 };
+
+double now_seconds(void); /* a clock that only goes forward */
+
+#endif

@@ -1,0 +1,137 @@
+/* Prompts: messages as JSON, the chat template, encoding. */
+#include "prompt.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "out.h"
+
+char *prompt_expand(const char *text)
+{
+    char *out = tool_alloc(strlen(text) + 1, 1);
+    size_t n = 0;
+    for (const char *p = text; *p != '\0'; p++) {
+        if (p[0] == '\\' && (p[1] == 'n' || p[1] == 't'))
+            out[n++] = *++p == 'n' ? '\n' : '\t';
+        else
+            out[n++] = *p;
+    }
+    return out;
+}
+
+static void add_message(cJSON *messages, const char *role, const char *content)
+{
+    cJSON *message = cJSON_CreateObject();
+    if (content == NULL)
+        cJSON_Delete(message);
+    else if (cJSON_AddStringToObject(message, "role", role) == NULL ||
+             cJSON_AddStringToObject(message, "content", content) == NULL || !cJSON_AddItemToArray(messages, message))
+        cJSON_Delete(message);
+}
+
+/* [system?, user, assistant?] as JSON text, free with cJSON_free; NULL: no memory. */
+static char *messages_text(const struct prompt *p)
+{
+    cJSON *messages = cJSON_CreateArray();
+    add_message(messages, "system", p->system);
+    add_message(messages, "user", p->text);
+    add_message(messages, "assistant", p->prefill);
+    int want = 1 + (p->system != NULL) + (p->prefill != NULL);
+    char *text = cJSON_GetArraySize(messages) == want ? cJSON_PrintUnformatted(messages) : NULL;
+    cJSON_Delete(messages);
+    return text;
+}
+
+/* Does the vocabulary have a pair of tokens around thoughts? */
+static int has_thinking(const struct tlm_model *m)
+{
+    static const char *const pairs[][2] = {
+        {"<think>", "</think>"}, {"<longcat_think>", "</longcat_think>"}, {"<|channel>", "<channel|>"}};
+    const struct tlm_tokenizer *t = tlm_model_tokenizer(m);
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        if (tlm_tokenizer_token_id(t, pairs[i][0]) >= 0 && tlm_tokenizer_token_id(t, pairs[i][1]) >= 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* The user's kwargs, with enable_thinking where they do not say it. The text
+ * is joined rather than the parsed values printed, so that numbers stay as
+ * they were written. Free with tool_free. */
+static char *template_kwargs(const struct tlm_model *m, const char *user)
+{
+    const char *thinking = has_thinking(m) ? "true" : "false";
+    cJSON *json = user != NULL ? cJSON_Parse(user) : NULL;
+    int given = json != NULL && cJSON_GetObjectItemCaseSensitive(json, "enable_thinking") != NULL;
+    int n_keys = cJSON_GetArraySize(json);
+    cJSON_Delete(json);
+    if (user == NULL)
+        user = "{}";
+    size_t n = strlen(user) + 64;
+    char *out = tool_alloc(n, 1);
+    if (given)
+        snprintf(out, n, "%s", user);
+    else
+        snprintf(out, n, "{\"enable_thinking\": %s%s%s", thinking, n_keys > 0 ? "," : "", strchr(user, '{') + 1);
+    return out;
+}
+
+static int encode(const struct tlm_model *m, const char *text, size_t len, unsigned flags, int32_t **ids, size_t *n)
+{
+    struct tlm_error e = {TLM_OK, ""};
+    if (tlm_tokenizer_encode(tlm_model_tokenizer(m), text, len, flags, ids, n, &e) != TLM_OK)
+        return out_tlm_error(&e);
+    if (*n > 0)
+        return 0;
+    tlm_free(*ids);
+    *ids = NULL;
+    out_error("the prompt is empty");
+    return 2;
+}
+
+static int encode_plain(const struct tlm_model *m, const struct prompt *p, int32_t **ids, size_t *n)
+{
+    const char *why = p->ignore_template ? "--ignore-chat-template is given" : "the model has no chat template";
+    if (p->system != NULL)
+        out_warning("--system-prompt is not used: %s", why);
+    if (p->prefill != NULL)
+        out_warning("--prefill-response is not used: %s", why);
+    if (p->kwargs != NULL)
+        out_warning("--chat-template-config is not used: %s", why);
+    return encode(m, p->text, strlen(p->text), TLM_ENCODE_SPECIAL, ids, n);
+}
+
+int prompt_encode(const struct tlm_model *m, const struct prompt *p, int32_t **ids, size_t *n)
+{
+    struct tlm_error e = {TLM_OK, ""};
+    struct tlm_model_info info;
+    const struct tlm_chat_template *t = tlm_model_chat_template(m);
+    tlm_model_info_get(m, &info);
+    if (t == NULL && p->require_template) {
+        out_error("--use-default-chat-template: %s has no chat template", info.path);
+        return 2;
+    }
+    if (t == NULL || p->ignore_template)
+        return encode_plain(m, p, ids, n);
+
+    char *messages = messages_text(p), *kwargs = template_kwargs(m, p->kwargs), *text = NULL;
+    size_t len = 0;
+    int status;
+    struct tlm_chat_request r = {.messages = messages, .kwargs = kwargs, .now = -1};
+    r.continue_final_message = p->prefill != NULL;
+    r.add_generation_prompt = p->prefill == NULL;
+    if (messages == NULL) {
+        out_error("out of memory");
+        status = 1;
+    } else if (tlm_chat_template_render(t, &r, &text, &len, &e) != TLM_OK) {
+        status = out_tlm_error(&e);
+    } else {
+        status = encode(m, text, len, 0, ids, n);
+    }
+    cJSON_free(messages);
+    tool_free(kwargs);
+    tlm_free(text);
+    return status;
+}

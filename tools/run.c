@@ -1,0 +1,142 @@
+/* Opening models and reading input, for every command that runs a model. */
+#include "run.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "out.h"
+
+static const char *const precisions[] = {"exact", "fast", NULL};
+static const char *const kv_formats[] = {"f32", "f16", "bf16", NULL};
+
+const struct cli_option run_options[RUN_N] = {
+    [RUN_THREADS] = {"--threads", NULL, CLI_INT, CLI_EXTRA, NULL, "1", "1024", NULL,
+                     "threads to compute with, by default one for each physical core"},
+    [RUN_DEVICE] = {"--device", NULL, CLI_TEXT, CLI_EXTRA, "cpu", NULL, NULL, NULL, "where to compute"},
+    [RUN_PRECISION] = {"--precision", NULL, CLI_CHOICE, CLI_EXTRA, NULL, NULL, NULL, precisions,
+                       "exact: float32 activations; fast: 8-bit activations for quantised weights, by "
+                       "default fast where its results are close enough, else exact"},
+    [RUN_PREFILL_STEP_SIZE] = {"--prefill-step-size", NULL, CLI_INT, CLI_EXTRA, "2048", "1", "1048576", NULL,
+                               "tokens of the prompt that are computed at a time"},
+    [RUN_KV_FORMAT] = {"--kv-format", NULL, CLI_TEXT, CLI_EXTRA, NULL, NULL, NULL, NULL,
+                       "format of the key-value cache: f32, f16 or bf16, by default by precision"},
+};
+
+int run_check_path(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 || errno != ENOENT)
+        return 0;
+    const char *slash = strchr(path, '/');
+    size_t n = strlen(path);
+    int is_hub_id = slash != NULL && slash != path && slash[1] != '\0' && strchr(slash + 1, '/') == NULL &&
+                    path[0] != '.' && path[0] != '~' && (n < 5 || strcmp(path + n - 5, ".gguf") != 0);
+    if (!is_hub_id) {
+        out_error("%s: no such file or directory", path);
+        return 1;
+    }
+    out_error("%s: no such file or directory; fetching models from a hub is not supported yet", path);
+    return 2;
+}
+
+int run_open(const char *path, const struct cli_value *run, enum tlm_precision precision, struct tlm_model **out)
+{
+    struct tlm_error e = {TLM_OK, ""};
+    struct tlm_model_options o = {0};
+    const char *kv = run[RUN_KV_FORMAT].text;
+    if (strcmp(run[RUN_DEVICE].text, "cpu") != 0) {
+        out_error("--device %s is not supported yet", run[RUN_DEVICE].text);
+        return 2;
+    }
+    for (size_t i = 0; kv != NULL && o.kv_format == NULL; i++) {
+        if (kv_formats[i] == NULL) {
+            out_error("--kv-format %s is not supported yet", kv);
+            return 2;
+        }
+        if (strcmp(kv_formats[i], kv) == 0)
+            o.kv_format = kv_formats[i];
+    }
+    int status = run_check_path(path);
+    if (status != 0)
+        return status;
+    o.threads = run[RUN_THREADS].given ? (int)run[RUN_THREADS].integer : 0;
+    o.device = run[RUN_DEVICE].text;
+    o.precision = precision;
+    if (run[RUN_PRECISION].given)
+        o.precision = strcmp(run[RUN_PRECISION].text, "exact") == 0 ? TLM_PRECISION_EXACT : TLM_PRECISION_FAST;
+    if (tlm_model_open(path, &o, out, &e) != TLM_OK)
+        return out_tlm_error(&e);
+    return 0;
+}
+
+int run_read_stdin(char **text, size_t *len)
+{
+    size_t room = 65536, n = 0, got;
+    char *buffer = tool_alloc(room, 1);
+    while ((got = fread(buffer + n, 1, room - n - 1, stdin)) > 0) {
+        n += got;
+        if (room - n - 1 == 0) {
+            buffer = tool_grow(buffer, room, 2);
+            room *= 2;
+        }
+    }
+    buffer[n] = '\0';
+    if (ferror(stdin)) {
+        out_error("cannot read standard input: %s", strerror(errno));
+        tool_free(buffer);
+        return 1;
+    }
+    if (memchr(buffer, '\0', n) != NULL) {
+        out_error("the prompt on standard input has a NUL byte");
+        tool_free(buffer);
+        return 2;
+    }
+    *text = buffer;
+    *len = n;
+    return 0;
+}
+
+int run_check_utf8(const char *what, const char *text)
+{
+    size_t len = text != NULL ? strlen(text) : 0;
+    size_t valid = len > 0 ? tool_utf8_valid(text, len) : 0;
+    if (valid == len)
+        return 0;
+    out_error("%s is not valid UTF-8 at byte %zu", what, valid);
+    return 2;
+}
+
+int32_t *run_parse_ids(const char *text, int64_t vocab_size, size_t *n_ids, char *message, size_t n)
+{
+    static const char separators[] = " ,\t\r\n";
+    size_t room = strlen(text) / 2 + 1, k = 0;
+    int32_t *ids = tool_alloc(room, sizeof *ids);
+    message[0] = '\0';
+    for (const char *p = text + strspn(text, separators); *p != '\0'; p += strspn(p, separators)) {
+        char word[32];
+        int negative, overflow;
+        uint64_t id;
+        size_t len = strcspn(p, separators);
+        snprintf(word, sizeof word, "%.*s", len < sizeof word ? (int)len : (int)sizeof word - 1, p);
+        if (!cli_read_integer(word, &negative, &id, &overflow)) {
+            snprintf(message, n, "invalid token id: '%s'", word);
+            break;
+        }
+        if (overflow || (negative && id > 0) || id >= (uint64_t)vocab_size || id > INT32_MAX) {
+            snprintf(message, n, "token ids must be from 0 to %lld, but one is %s", (long long)vocab_size - 1, word);
+            break;
+        }
+        ids[k++] = (int32_t)id;
+        p += len;
+    }
+    if (k == 0 && message[0] == '\0')
+        snprintf(message, n, "no token ids");
+    if (message[0] == '\0') {
+        *n_ids = k;
+        return ids;
+    }
+    tool_free(ids);
+    return NULL;
+}
