@@ -145,14 +145,15 @@ static void drop(const char *dir, const char *file)
 static void test_directory(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/turbolm-chat-XXXXXX", sub[512];
+    char dir[] = "/tmp/turbolm-chat-XXXXXX", sub[128];
     struct tlm_chat_template *t;
     struct tlm_error e = {0};
     struct tlm_chat_request q = {.messages = "[{\"role\":\"user\",\"content\":\"a\"}]"};
     assert_non_null(mkdtemp(dir));
     assert_int_equal(tlm_chat_template_open(dir, &t, &e), TLM_OK);
     assert_null(t);
-    put(dir, "tokenizer_config.json", "{\"bos_token\": {\"content\": \"<b>\"}, \"chat_template\": [{\"name\": \"default\","
+    put(dir, "tokenizer_config.json", "{\"bos_token\": {\"content\": \"<b>\"}, \"chat_template\": ["
+                                      "{\"name\": \"default\", "
                                       "\"template\": \"D{{ bos_token }}{{ eos_token }}\"}, {\"name\": \"tool_use\", "
                                       "\"template\": \"T\"}]}");
     put(dir, "special_tokens_map.json", "{\"bos_token\": \"no\", \"eos_token\": \"<e>\"}");

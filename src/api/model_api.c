@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "base/mem.h"
 #include "models/model.h"
+#include "text/chat.h"
 #include "text/tokenizer.h"
 
 static enum tlm_status parse_kv(const char *name, bool exact, enum kv_type *out, struct tlm_error *e)
@@ -92,9 +93,17 @@ static enum tlm_status open_text(struct tlm_model *m, struct tlm_error *e)
     } else if (dir_has(ck->path, "tokenizer.json")) {
         s = tokenizer_from_dir(ck->path, &m->tokenizer, e);
     }
-    if (s == TLM_OK)
-        s = tlm_chat_template_open(ck->path, &m->chat_template, e);
-    return s;
+    if (s != TLM_OK)
+        return s;
+    /* A template that cannot be read stands in the way of chat only. */
+    struct tlm_error te = {0};
+    s = ck->is_gguf ? chat_template_from_gguf(ck->gguf, &m->chat_template, &te)
+                    : tlm_chat_template_open(ck->path, &m->chat_template, &te);
+    if (s == TLM_ENOMEM)
+        return err_set(e, s, "%s", te.message);
+    if (s != TLM_OK)
+        log_warn("the chat template is left out: %s", te.message);
+    return TLM_OK;
 }
 
 /* The format that most matrix elements are in. */

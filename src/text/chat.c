@@ -31,17 +31,37 @@ void tlm_chat_template_free(struct tlm_chat_template *t)
     mem_free(t);
 }
 
-enum tlm_status tlm_chat_template_open(const char *path, struct tlm_chat_template **out, struct tlm_error *e)
+/* path: a directory when g is NULL. */
+static enum tlm_status open_from(const struct gguf *g, const char *path, struct tlm_chat_template **out,
+                                 struct tlm_error *e)
 {
     *out = NULL;
     struct tlm_chat_template *t = mem_new(sizeof *t);
     if (!t)
         return err_nomem(e, sizeof *t);
-    enum tlm_status s = file_is_dir(path) ? chat_load_dir(t, path, e) : chat_load_gguf(t, path, e);
+    enum tlm_status s = g ? chat_load_gguf(t, g, e) : chat_load_dir(t, path, e);
     if (s == TLM_OK && t->n_named)
         *out = t;
     else
         tlm_chat_template_free(t);
+    return s;
+}
+
+enum tlm_status chat_template_from_gguf(const struct gguf *g, struct tlm_chat_template **out, struct tlm_error *e)
+{
+    return open_from(g, NULL, out, e);
+}
+
+enum tlm_status tlm_chat_template_open(const char *path, struct tlm_chat_template **out, struct tlm_error *e)
+{
+    struct gguf *g = NULL;
+    *out = NULL;
+    if (file_is_dir(path))
+        return open_from(NULL, path, out, e);
+    enum tlm_status s = gguf_open(path, &g, e);
+    if (s == TLM_OK)
+        s = open_from(g, NULL, out, e);
+    gguf_close(g);
     return s;
 }
 
@@ -200,8 +220,9 @@ static bool set(struct jinja_run *r, struct jv vars, const char *name, struct jv
     return !jv_is_error(vars) && jv_dict_set(r, vars.u.d, jv_cstr(r, name), v);
 }
 
-static struct jv make_variables(struct jinja_run *r, const struct tlm_chat_template *t, const struct tlm_chat_request *q,
-                                struct jv messages, struct jv tools, struct jv documents, struct jv kwargs)
+static struct jv make_variables(struct jinja_run *r, const struct tlm_chat_template *t,
+                                const struct tlm_chat_request *q, struct jv messages, struct jv tools,
+                                struct jv documents, struct jv kwargs)
 {
     struct jv vars = jv_dict_new(r);
     bool ok = true;

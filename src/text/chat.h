@@ -5,6 +5,7 @@
 
 #include <turbolm/chat.h>
 
+#include "io/gguf.h"
 #include "text/jinja.h"
 
 struct chat_named {
@@ -28,6 +29,9 @@ bool chat_add_template(struct tlm_chat_template *t, const char *name, const char
                        struct tlm_error *e);
 bool chat_add_token(struct tlm_chat_template *t, const char *name, const char *text, size_t len, struct tlm_error *e);
 enum tlm_status chat_load_dir(struct tlm_chat_template *t, const char *path, struct tlm_error *e);
-enum tlm_status chat_load_gguf(struct tlm_chat_template *t, const char *path, struct tlm_error *e);
+enum tlm_status chat_load_gguf(struct tlm_chat_template *t, const struct gguf *g, struct tlm_error *e);
+
+/* The template of a file that is open already; NULL when it has none. */
+enum tlm_status chat_template_from_gguf(const struct gguf *g, struct tlm_chat_template **out, struct tlm_error *e);
 
 #endif

@@ -234,17 +234,12 @@ static enum tlm_status gguf_tokens(struct tlm_chat_template *t, const struct ggu
     return s;
 }
 
-enum tlm_status chat_load_gguf(struct tlm_chat_template *t, const char *path, struct tlm_error *e)
+enum tlm_status chat_load_gguf(struct tlm_chat_template *t, const struct gguf *g, struct tlm_error *e)
 {
-    struct gguf *g = NULL;
-    enum tlm_status s = gguf_open(path, &g, e);
-    if (s != TLM_OK)
-        return s;
-    s = gguf_template(t, g, "tokenizer.chat_template", "default", e);
+    enum tlm_status s = gguf_template(t, g, "tokenizer.chat_template", "default", e);
     if (s == TLM_OK)
         s = gguf_named_templates(t, g, e);
     if (s == TLM_OK)
         s = gguf_tokens(t, g, e);
-    gguf_close(g);
-    return s == TLM_OK ? compile_all(t, path, e) : s;
+    return s == TLM_OK ? compile_all(t, g->path, e) : s;
 }

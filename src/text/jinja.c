@@ -1,3 +1,4 @@
+/* Compiling and rendering of templates: the parts put together. */
 #include "text/jinja.h"
 
 #include <string.h>

@@ -237,8 +237,9 @@ int jinja_test(struct jinja_run *r, int row, const char *name, struct jv v, cons
         jv_fail(r, TLM_EINVAL, "No test named '%s'.", name);
         return -1;
     }
-    if (!jinja_bind(r, name, !tests[row].argument ? "" : tests[row].id == IS_DIVISIBLE ? "num"
-                             : tests[row].id == IS_SAME ? "other" : tests[row].id == IS_IN ? "seq" : "/other", args, &a))
+    enum test_id id = tests[row].id;
+    const char *spec = id == IS_DIVISIBLE ? "num" : id == IS_SAME ? "other" : id == IS_IN ? "seq" : "/other";
+    if (!jinja_bind(r, name, tests[row].argument ? spec : "", args, &a))
         return -1;
     int same;
     switch (tests[row].id) {

@@ -155,9 +155,11 @@ struct jv jinja_escape(struct jinja_run *r, struct jv v)
     jv_buf_init(r, &b);
     for (size_t i = 0; i < s.u.s->n; i++) {
         char c = s.u.s->p[i];
-        const char *e = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '\'' ? "&#39;" : c == '"' ? "&#34;" : NULL;
-        if (e)
-            buf_add_str(&b, e);
+        static const char special[] = "&<>'\"";
+        static const char *const entity[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+        const char *at = c ? strchr(special, c) : NULL;
+        if (at)
+            buf_add_str(&b, entity[at - special]);
         else
             buf_add_char(&b, c);
     }

@@ -447,7 +447,7 @@ int text_to_int(const char *p, size_t n, int base, int64_t *out)
     uint64_t v = 0;
     bool big = false;
     for (; i < m; i++) {
-        int d = isdigit((unsigned char)t[i]) ? t[i] - '0' : isalpha((unsigned char)t[i]) ? tolower((unsigned char)t[i]) - 'a' + 10 : 99;
+        int c = tolower((unsigned char)t[i]), d = isdigit(c) ? c - '0' : isalpha(c) ? c - 'a' + 10 : 99;
         if (d >= base)
             return 0;
         if (v > (UINT64_MAX - (unsigned)d) / (unsigned)base)

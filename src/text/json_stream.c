@@ -2,7 +2,6 @@
 #include "text/json_stream.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "text/utf8.h"
@@ -281,24 +280,56 @@ bool json_int_get(struct json_stream *j, int64_t *out)
     return true;
 }
 
+/* As the Rust library that HF tokenizers reads with: the digits as an integer
+ * times a power of ten, rounded twice. Scores compare equal or not as there. */
 bool json_double_get(struct json_stream *j, double *out)
 {
-    char copy[64], *stop;
-    size_t n = 0;
+    uint64_t digits = 0;
+    int64_t scale = 0, exponent = 0;
+    bool negative, negative_exponent, point = false;
     if (json_peek(j) != '0') {
         json_fail(j, "expected a number");
         return false;
     }
-    while (j->p + n < j->end && n < sizeof copy - 1 && j->p[n] && strchr("+-.0123456789eE", j->p[n]))
-        n++;
-    memcpy(copy, j->p, n);
-    copy[n] = 0;
-    *out = strtod(copy, &stop);
-    if (stop != copy + n || !isfinite(*out)) {
-        json_fail(j, "expected a finite number of less than 64 characters");
+    negative = *j->p == '-';
+    const char *first = j->p += negative;
+    for (; j->p < j->end && ((*j->p >= '0' && *j->p <= '9') || (*j->p == '.' && !point && j->p > first)); j->p++) {
+        if (*j->p == '.') {
+            point = true;
+        } else if (digits > (UINT64_MAX - 9) / 10) { /* further digits no longer count */
+            scale += !point;
+        } else {
+            digits = digits * 10 + (uint64_t)(*j->p - '0');
+            scale -= point;
+        }
+    }
+    if (j->p == first || j->p[-1] == '.') {
+        json_fail(j, "a number without digits");
         return false;
     }
-    j->p += n;
+    if (j->p < j->end && (*j->p == 'e' || *j->p == 'E')) {
+        j->p++;
+        negative_exponent = j->p < j->end && *j->p == '-';
+        j->p += j->p < j->end && (*j->p == '-' || *j->p == '+');
+        first = j->p;
+        for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++)
+            if (exponent < 100000)
+                exponent = exponent * 10 + (*j->p - '0');
+        if (j->p == first) {
+            json_fail(j, "a number without digits");
+            return false;
+        }
+        scale += negative_exponent ? -exponent : exponent;
+    }
+    double v = (double)digits;
+    for (; v != 0 && scale < -308; scale += 308)
+        v /= 1e308;
+    v = scale < 0 ? v / pow(10, (double)-scale) : v * pow(10, (double)(scale > 400 ? 400 : scale));
+    if (!isfinite(v) && digits) {
+        json_fail(j, "a number out of range");
+        return false;
+    }
+    *out = digits ? (negative ? -v : v) : 0;
     return true;
 }
 

@@ -1,7 +1,7 @@
 """Makes tests/data/tokenizer: small tokenizers trained here with the HF
 tokenizers library (0.23.3), and what it gives for hard lines. Lines of a
-.golden file: text in hex | ids | decoding in hex | decoding without special
-tokens in hex.
+.golden file: text in hex | ids | decoding in hex (= for the text) | decoding
+without special tokens in hex (= for the one before).
 
     make_tokenizer_goldens.py OUT_DIR [SMOLLM2_DIR]"""
 import os
@@ -92,9 +92,10 @@ def write(path, t, texts):
     with open(path, "w", encoding="ascii") as f:
         for s in texts:
             ids = t.encode(s, add_special_tokens=False).ids
-            f.write("|".join((s.encode().hex(), " ".join(map(str, ids)),
-                              t.decode(ids, skip_special_tokens=False).encode().hex(),
-                              t.decode(ids, skip_special_tokens=True).encode().hex())) + "\n")
+            whole = t.decode(ids, skip_special_tokens=False)
+            short = t.decode(ids, skip_special_tokens=True)
+            f.write("|".join((s.encode().hex(), " ".join(map(str, ids)), "=" if whole == s else whole.encode().hex(),
+                              "=" if short == whole else short.encode().hex())) + "\n")
 
 
 def main():
@@ -103,7 +104,7 @@ def main():
     for make in (level, spm, unigram, wordpiece):
         t = make()
         t.save(os.path.join(out, make.__name__ + ".json"), pretty=False)
-        write(os.path.join(out, make.__name__ + ".golden"), t, lines(50, 30))
+        write(os.path.join(out, make.__name__ + ".golden"), t, lines(40, 20))
     if len(sys.argv) > 2:
         t = Tokenizer.from_file(os.path.join(sys.argv[2], "tokenizer.json"))
         write(os.path.join(out, "smollm2.golden"), t, lines(110, 60))

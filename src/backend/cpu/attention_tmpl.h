@@ -32,10 +32,12 @@ enum { TILE_ROWS = 6 };
  * does not foresee well, so it asks for the rows ahead itself. */
 enum { PREFETCH_ROWS = 8 };
 
-TILE_INLINE void ISA(prefetch_row)(enum kv_type type, const void *p, int64_t row, int width)
+TILE_INLINE void ISA(prefetch_row)(enum kv_type type, const void *p, int64_t row, int64_t end, int width)
 {
     int64_t bytes = (type == KV_F32 ? 4 : 2) * (int64_t)width;
     const char *at = (const char *)p + (row + PREFETCH_ROWS) * bytes;
+    if (row + PREFETCH_ROWS >= end)
+        return;
     for (int64_t i = 0; i < bytes; i += 64)
         __builtin_prefetch(at + i);
 }
@@ -74,7 +76,7 @@ TILE_INLINE void ISA(qk_tile)(enum kv_type type, int rows, int vectors, float *s
         for (int d = 0; d < dim; d++) {
             vf kv[8];
             if (rows <= 4 && t == 0)
-                ISA(prefetch_row)(type, k, d, KV_BLOCK);
+                ISA(prefetch_row)(type, k, d, dim, KV_BLOCK);
             for (int j = 0; j < vectors; j++)
                 kv[j] = ISA(kv_load)(type, k, (int64_t)d * KV_BLOCK + t + j * VF_LANES);
             for (int r = 0; r < rows; r++) {
@@ -103,7 +105,7 @@ TILE_INLINE void ISA(pv_columns)(enum kv_type type, int rows, int vectors, int p
     for (int t = lo; t < hi; t++) {
         vf vv[8];
         if (rows <= 4 && j0 == 0)
-            ISA(prefetch_row)(type, v, t, dim);
+            ISA(prefetch_row)(type, v, t, hi, dim);
         for (int j = 0; j < vectors; j++) {
             int64_t at = (int64_t)t * dim + j0 + j * VF_LANES;
             vv[j] = part ? ISA(kv_load_part)(type, v, at, part) : ISA(kv_load)(type, v, at);

@@ -166,22 +166,41 @@ ALWAYS_INLINE enum dot dot_kind(enum panel_code code)
 
 enum { T4S_SHIFT = 16 }; /* makes the entries of small tables unsigned */
 
-/* One block of one token. */
+/* Whether the sum of the activations enters a dot product, times the bias. */
+ALWAYS_INLINE bool needs_bias(enum panel_code code, enum panel_scale scale)
+{
+    if (code == PANEL_T4S || (dot_kind(code) == DOT_SIGNED && VQ_SIGNED_BIAS != 0))
+        return true;
+    if (code == PANEL_S8)
+        return scale == PANEL_OFFSET; /* unsigned bytes */
+    return code <= PANEL_U6 && (scale == PANEL_PLAIN || scale == PANEL_LEVELS_ONLY);
+}
+
+ALWAYS_INLINE vi int_start(const struct act_q8 *x, int g, int bias, enum panel_code code, enum panel_scale scale,
+                           int group)
+{
+    return vi_set1(needs_bias(code, scale) ? bias * (group == 16 ? x->isum16[g] : x->isum32) : 0);
+}
+
+/* Group g of a block: its dot product enters y. */
+ALWAYS_INLINE vf int_add(vf y, vi dot, const struct act_q8 *x, const struct factors *f, int g, enum panel_scale scale,
+                         int group)
+{
+    y = vf_fma(vf_mul(vf_set1(x->scale), f->scale[g]), vf_from_vi(dot), y);
+    if (scale == PANEL_OFFSET || scale == PANEL_LEVELS_MIN)
+        y = vf_fma(f->offset[g], vf_set1(group == 16 ? x->sum16[g] : x->sum32), y);
+    return y;
+}
+
+/* One block, one part, one token. */
 ALWAYS_INLINE vf int_step(vf y, const vq c[QUADS], const struct act_q8 *x, const struct factors *f, int bias,
                           enum panel_code code, enum panel_scale scale, int group)
 {
-    const int n = group == 16 ? 2 : 1, quads = QUADS / n;
-    /* Codes that stand for themselves: no bias, and the sums of x are not needed. */
-    const int biased = VQ_SIGNED_BIAS != 0 ? dot_kind(code) == DOT_SIGNED || code == PANEL_T4S : code == PANEL_T4S;
-    const int zeroed = code <= PANEL_S8 && (code == PANEL_S8) == (scale == PANEL_OFFSET);
-    const int needs_bias = biased || (zeroed && scale != PANEL_LEVELS_MIN);
-    vf xs = vf_set1(x->scale);
-    for (int i = 0; i < n; i++) {
-        vi init = vi_set1(needs_bias ? bias * (n == 1 ? x->isum32 : x->isum16[i]) : 0);
-        vi d = vq_dot(c + i * quads, quads, x->q + i * quads * 4, init, dot_kind(code));
-        y = vf_fma(vf_mul(xs, f->scale[i]), vf_from_vi(d), y);
-        if (scale == PANEL_OFFSET || scale == PANEL_LEVELS_MIN)
-            y = vf_fma(f->offset[i], vf_set1(n == 1 ? x->sum32 : x->sum16[i]), y);
+    const int groups = group == 16 ? 2 : 1, quads = QUADS / groups;
+    for (int g = 0; g < groups; g++) {
+        vi d = int_start(x, g, bias, code, scale, group);
+        d = vq_dot(c + g * quads, quads, x->q + g * quads * 4, d, dot_kind(code));
+        y = int_add(y, d, x, f, g, scale, group);
     }
     return y;
 }
@@ -200,7 +219,7 @@ ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, con
     const int64_t units = l->units, header = l->header_bytes, block = l->block_bytes;
     const int blocks = l->unit / PANEL_BLOCK;
     int bias = l->bias - (dot_kind(code) == DOT_SIGNED ? VQ_SIGNED_BIAS : 0);
-    vq table = vq_table(l->table), c[QUADS];
+    vq table = vq_table(l->table);
     if (code == PANEL_T4S) {
         table = vq_add(table, vq_set1(T4S_SHIFT));
         bias -= T4S_SHIFT;
@@ -214,6 +233,7 @@ ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, con
             p += header;
             for (int b = 0; b < blocks; b++, p += block, x++)
                 for (int i = 0; i < PARTS; i++) {
+                    vq c[QUADS];
                     int_codes(code, p + i * VQ_BYTES, table, c);
                     struct factors f = load_factors(l, unit, b, i, scale, group);
                     acc[i] = int_step(acc[i], c, x, &f, bias, code, scale, group);
@@ -230,11 +250,12 @@ ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, con
         p += header;
         for (int b = 0; b < blocks; b++, p += block, x += tokens)
             for (int i = 0; i < PARTS; i++) {
+                vq c[QUADS];
                 int_codes(code, p + i * VQ_BYTES, table, c);
                 struct factors f = load_factors(l, unit, b, i, scale, group);
-                float *yt = y + i * VF_LANES;
-                for (int t = 0; t < tokens; t++, yt += PANEL_ROWS)
-                    vf_store(yt, int_step(vf_load(yt), c, x + t, &f, bias, code, scale, group));
+                float *out = y + i * VF_LANES;
+                for (int t = 0; t < tokens; t++, out += PANEL_ROWS)
+                    vf_store(out, int_step(vf_load(out), c, x + t, &f, bias, code, scale, group));
             }
     }
 }

@@ -5,7 +5,7 @@
  *   vi_round to the nearest integer, ties to even
  *   vi_store_i8  values are within -128 .. 127
  *   vq_shr   bits move within bytes or across them, so the result needs a mask
- *   vq_dot   init + sum over n quads of 4 codes x 4 activations, per row
+ *   vq_dot   init + sum over n quads (4 or 8) of 4 codes x 4 activations, per row
  *
  * vq_dot takes codes as DOT_SIGNED says: signed bytes. The others promise that
  * codes are not negative and at most 2^b - 1 (or 2^5 for DOT_5), which lets
@@ -236,8 +236,13 @@ ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d
 {
     (void)d;
 #ifdef __ARM_FEATURE_DOTPROD
-    for (int i = 0; i < n; i++)
-        init = vdotq_s32(init, vreinterpretq_s8_u8(c[i]), vreinterpretq_s8_s32(vdupq_n_s32(quad_load(x, i))));
+    for (int i = 0; i < n; i += 4) {
+        int8x16_t q = vld1q_s8(x + 4 * i);
+        init = vdotq_laneq_s32(init, vreinterpretq_s8_u8(c[i]), q, 0);
+        init = vdotq_laneq_s32(init, vreinterpretq_s8_u8(c[i + 1]), q, 1);
+        init = vdotq_laneq_s32(init, vreinterpretq_s8_u8(c[i + 2]), q, 2);
+        init = vdotq_laneq_s32(init, vreinterpretq_s8_u8(c[i + 3]), q, 3);
+    }
     return init;
 #else
     int32x4_t lo = vdupq_n_s32(0), hi = lo; /* two partial sums per row */
