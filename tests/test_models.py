@@ -90,3 +90,72 @@ def test_goldens_differ():
     a, b = load("llama-linear"), load("llama-yarn")
     da, db = (decode(g["logits"], 128) for g in (a, b))
     assert np.abs(da - db).max() > 100 * tolerance("llama-linear")
+
+
+GGUF_NAMES = ["llama.hf", "llama-linear.hf", "llama-yarn.hf", "mistral.hf", "qwen2.hf", "qwen3.hf"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("name", GGUF_NAMES)
+def test_golden_as_gguf(turbolm, tmp_path, name, version):
+    """The same weights under GGUF names, with its permuted rows, give the same logits."""
+    import write_gguf
+
+    golden = load(name)
+    path = tmp_path / "model.gguf"
+    write_gguf.write(path, golden["config"], make_model.tensors_of(golden), version)
+    want = decode(golden["logits"], golden["config"]["vocab_size"])
+    got = run_logits(turbolm, path, golden["tokens"], tmp_path / "l.npy")
+    assert np.abs(got - want).max() <= tolerance(name)
+
+
+def with_tensors(golden, change):
+    return [(n, w) for n, w in change(dict(make_model.tensors_of(golden))).items()]
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda t: {k: v for k, v in t.items() if "layers.1.mlp.up_proj" not in k}, "layers.1.mlp.up_proj"),
+    (lambda t: t | {"model.layers.9.extra.weight": np.zeros((2, 2), np.float32)}, "model.layers.9.extra.weight"),
+    (lambda t: t | {"model.norm.weight": np.zeros(63, np.float32)}, "model.norm"),
+    (lambda t: t | {"model.layers.0.self_attn.q_proj.weight": np.zeros((64, 64), np.int64)}, "q_proj"),
+], ids=["missing", "unknown", "shape", "type"])
+def test_wrong_tensors_are_refused(turbolm, tmp_path, change, message):
+    golden = load("mistral.hf")
+    (tmp_path / "config.json").write_text(json.dumps(golden["config"]))
+    make_model.write_safetensors(str(tmp_path / "model.safetensors"), with_tensors(golden, change))
+    done = turbolm("logits", "--model", tmp_path, "--ids", "1 2", "--out", tmp_path / "o.npy")
+    assert done.returncode == 1 and message in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "o.npy").exists()
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"model_type": "no_such_type"}, "Model type no_such_type not supported."),
+    ({"hidden_size": "64"}, "hidden_size: found a string"),
+    ({"num_attention_heads": None}, "num_attention_heads: missing"),
+    ({"num_key_value_heads": 3}, "num_key_value_heads: 3 does not divide"),
+    ({"rope_scaling": {"rope_type": "spiral"}}, "'spiral'"),
+    ({"hidden_act": "sine"}, "'sine'"),
+    ({"layer_types": ["full_attention"]}, "layer_types"),
+    ({"vocab_size": -1}, "vocab_size"),
+])
+def test_wrong_configs_are_refused(turbolm, tmp_path, change, message):
+    golden = load("llama-linear.hf")
+    (tmp_path / "config.json").write_text(json.dumps(golden["config"] | change))
+    make_model.write_safetensors(str(tmp_path / "model.safetensors"), make_model.tensors_of(golden))
+    done = turbolm("logits", "--model", tmp_path, "--ids", "1 2", "--out", tmp_path / "o.npy")
+    assert done.returncode == 1 and message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+with open(os.path.join(HERE, "data", "mlx", "goldens.json")) as f:
+    MLX = json.load(f)
+
+
+@pytest.mark.parametrize("mode", MLX["logits"])
+def test_mlx_formats(turbolm, tmp_path, mode):
+    """Every quantised format of MLX, against mlx-lm in float32 (oracle/make_mlx_goldens.py)."""
+    import mlx_model
+
+    mlx_model.write(str(tmp_path), mode)
+    want = decode(MLX["logits"][mode], 128)
+    got = run_logits(turbolm, tmp_path, MLX["tokens"], tmp_path / "l.npy", "--decode-from", "4")
+    assert np.abs(got - want).max() <= 2e-4

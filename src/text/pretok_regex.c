@@ -15,7 +15,27 @@
 #define NOT_SPACE_CLASS                                                                                             \
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x84\\x86-\\x9f\\xa1-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"             \
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{d7ff}\\x{e000}-\\x{10ffff}"
-#define WORD_CLASS "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
+/* The engine also takes the superscripts and fractions of Latin-1, and symbols
+ * with the property Alphabetic. */
+#define WORD_CLASS                                                                                                  \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"                      \
+    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+
+static const struct {
+    const char *property, *ranges;
+} later[] = {
+#define LATER(property, ranges) {property, ranges},
+#include "pretok_later.def"
+#undef LATER
+};
+
+static const char *find_later(const char *property, size_t n)
+{
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (strlen(later[i].property) == n && !memcmp(later[i].property, property, n))
+            return later[i].ranges;
+    return "";
+}
 
 enum { MAX_PATTERN = 1 << 16 };
 
@@ -41,6 +61,35 @@ static void hook_free(void *p, void *unused)
     mem_free(p);
 }
 
+static void add_word(struct buf *out)
+{
+    buf_add_str(out, WORD_CLASS);
+    buf_add_str(out, find_later("L", 1));
+    buf_add_str(out, find_later("M", 1));
+    buf_add_str(out, find_later("Nd", 2));
+}
+
+/* \p{…} or \P{…} with what newer versions of Unicode added. */
+static size_t translate_property(struct buf *out, const char *s, size_t n, bool in_class)
+{
+    const char *close = n > 1 && s[1] == '{' ? memchr(s, '}', n) : NULL;
+    if (!close)
+        return 0;
+    size_t used = (size_t)(close - s) + 1;
+    bool caret = s[2] == '^', negated = (s[0] == 'P') != caret;
+    const char *name = s + 2 + caret, *ranges = find_later(name, (size_t)(close - name));
+    if (in_class && negated && *ranges) /* without the additions: there is no way to write it */
+        ranges = "";
+    if (!in_class)
+        buf_add_str(out, negated ? "[^" : "[");
+    buf_add_str(out, in_class && negated ? "\\P{" : "\\p{");
+    buf_add(out, name, (size_t)(close - name) + 1);
+    buf_add_str(out, ranges);
+    if (!in_class)
+        buf_add_char(out, ']');
+    return used;
+}
+
 /* One escape outside or inside a class, its letter at s[0]; returns the bytes
  * used, 0 if it has no equivalent. */
 static size_t translate_escape(struct buf *out, const char *s, size_t n, bool in_class)
@@ -53,19 +102,24 @@ static size_t translate_escape(struct buf *out, const char *s, size_t n, bool in
         buf_add_str(out, in_class ? NOT_SPACE_CLASS : "[^" SPACE_CLASS "]");
         return 1;
     case 'w':
-        buf_add_str(out, in_class ? WORD_CLASS : "[" WORD_CLASS "]");
-        return 1;
     case 'W':
-        if (in_class)
+        if (in_class && s[0] == 'W')
             return 0;
-        buf_add_str(out, "[^" WORD_CLASS "]");
+        if (!in_class)
+            buf_add_str(out, s[0] == 'W' ? "[^" : "[");
+        add_word(out);
+        if (!in_class)
+            buf_add_char(out, ']');
         return 1;
     case 'd':
-        buf_add_str(out, "\\p{Nd}");
+        translate_property(out, "p{Nd}", 5, in_class);
         return 1;
     case 'D':
-        buf_add_str(out, "\\P{Nd}");
+        translate_property(out, "P{Nd}", 5, in_class);
         return 1;
+    case 'p':
+    case 'P':
+        return translate_property(out, s, n, in_class);
     case 'h':
         buf_add_str(out, in_class ? "0-9a-fA-F" : "[0-9a-fA-F]");
         return 1;

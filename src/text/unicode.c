@@ -24,6 +24,14 @@ bool unicode_is_numeric(uint32_t c)
 {
     if (c < 0x80)
         return c >= '0' && c <= '9';
+    /* Since Unicode 15, which utf8proc 2.8 has. */
+    static const uint32_t later[][2] = {
+        {0x10d40, 0x10d49}, {0x116d0, 0x116e3}, {0x11bf0, 0x11bf9}, {0x16130, 0x16139}, {0x16d70, 0x16d79},
+        {0x1ccf0, 0x1ccf9}, {0x1e5f1, 0x1e5fa},
+    };
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
+        if (c >= later[i][0] && c <= later[i][1])
+            return true;
     utf8proc_category_t k = category(c);
     return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
 }

@@ -156,23 +156,45 @@ static void decode_codes(const struct pack_job *j, int64_t row, int64_t k0, int6
     }
 }
 
-/* n numbers of one row, one per group, to their places in the units from p on. */
-static void put_scales(const struct pack_job *j, const float *x, int64_t n, uint8_t *p)
+/* Scales and offsets of a panel for one chunk, as they will lie in its units:
+ * collected here so that the panel is written once, forwards. */
+union scale_planes {
+    uint16_t half[2][GROUPS_MAX][PANEL_ROWS];
+    float full[2][GROUPS_MAX][PANEL_ROWS];
+};
+
+/* The n numbers of one row, one per group. */
+static void put_scales(const struct pack_job *j, const float *x, int64_t n, int which, int64_t r,
+                       union scale_planes *out)
 {
     uint16_t half[GROUPS_MAX];
-    const struct panel_layout *l = j->layout;
-    const int groups = l->unit / l->group;
-    if (l->scale_type == DT_F16)
+    enum dtype t = j->layout->scale_type;
+    if (t == DT_F32) {
+        for (int64_t i = 0; i < n; i++)
+            out->full[which][i][r] = x[i];
+        return;
+    }
+    if (t == DT_F16)
         j->kernels->pack_f16(x, n, half);
-    else if (l->scale_type == DT_BF16)
+    else
         for (int64_t i = 0; i < n; i++)
             half[i] = fp_to_bf16(x[i]);
-    for (int64_t i = 0; i < n; i += groups, p += l->unit_bytes)
-        for (int g = 0; g < groups; g++)
-            if (l->scale_type == DT_F32)
-                memcpy(p + g * 4 * PANEL_ROWS, x + i + g, 4);
-            else
-                memcpy(p + g * 2 * PANEL_ROWS, half + i + g, 2);
+    for (int64_t i = 0; i < n; i++)
+        out->half[which][i][r] = half[i];
+}
+
+/* Header of the unit whose first group is g. */
+static void write_scales(const struct panel_layout *l, const union scale_planes *s, int64_t g, uint8_t *unit)
+{
+    const size_t groups = (size_t)(l->unit / l->group);
+    for (int which = 0; which < (l->scale == PANEL_OFFSET ? 2 : 1); which++)
+        if (l->scale_type == DT_F32) {
+            memcpy(unit, s->full[which][g], groups * sizeof s->full[0][0]);
+            unit += groups * sizeof s->full[0][0];
+        } else {
+            memcpy(unit, s->half[which][g], groups * sizeof s->half[0][0]);
+            unit += groups * sizeof s->half[0][0];
+        }
 }
 
 /* A code that is not a number makes its whole row so, as multiplying would;
@@ -184,10 +206,10 @@ static void spoil_scales(const struct panel_layout *l, const uint8_t *codes, int
             scale[k / l->group] = NAN;
 }
 
-/* Scales and offsets of one row for the units that start at input k0. The
- * view's groups may be longer than the panel's. */
-static void pack_row_scales(const struct pack_job *j, int64_t row, int64_t k0, int64_t inputs, const uint8_t *codes,
-                            uint8_t *unit)
+/* Scales and offsets of one row from input k0 on. The view's groups may be
+ * longer than the panel's. */
+static void row_scales(const struct pack_job *j, int64_t row, int64_t k0, int64_t inputs, const uint8_t *codes,
+                       union scale_planes *out)
 {
     const struct panel_layout *l = j->layout;
     const struct quant_view *v = &j->w->view;
@@ -208,11 +230,9 @@ static void pack_row_scales(const struct pack_job *j, int64_t row, int64_t k0, i
     }
     if (l->code == PANEL_E8)
         spoil_scales(l, codes, n, to[0]);
-    const size_t size = dtype_size(l->scale_type);
-    uint8_t *p = unit + (size_t)(row % PANEL_ROWS) * size;
-    put_scales(j, to[0], inputs / l->group, p);
+    put_scales(j, to[0], inputs / l->group, 0, row % PANEL_ROWS, out);
     if (l->scale == PANEL_OFFSET)
-        put_scales(j, to[1], inputs / l->group, p + (size_t)(l->unit / l->group) * size * PANEL_ROWS);
+        put_scales(j, to[1], inputs / l->group, 1, row % PANEL_ROWS, out);
 }
 
 static void pack_row_levels(const struct pack_job *j, int64_t row, int64_t k0, int64_t inputs, uint8_t *unit)
@@ -245,20 +265,25 @@ static void pack_row_levels(const struct pack_job *j, int64_t row, int64_t k0, i
 static void pack_panel(const struct pack_job *j, int64_t panel)
 {
     const struct panel_layout *l = j->layout;
+    const bool levels = l->scale == PANEL_LEVELS_ONLY || l->scale == PANEL_LEVELS_MIN;
     const int64_t row = panel * PANEL_ROWS, width = l->units * l->unit;
     uint8_t codes[PANEL_ROWS][CHUNK_INPUTS];
-    uint8_t *unit = j->panels + (size_t)panel * l->panel_bytes; /* zeroed: absent rows need no scales */
+    union scale_planes scales;
+    memset(&scales, 0, sizeof scales); /* absent rows; the panel itself is zeroed memory */
+    uint8_t *unit = j->panels + (size_t)panel * l->panel_bytes;
     for (int64_t k0 = 0; k0 < width; k0 += CHUNK_INPUTS) {
         int64_t inputs = width - k0 < CHUNK_INPUTS ? width - k0 : CHUNK_INPUTS;
         decode_codes(j, row, k0, inputs, codes);
         for (int r = 0; r < PANEL_ROWS && row + r < l->rows; r++) {
-            if (l->scale == PANEL_LEVELS_ONLY || l->scale == PANEL_LEVELS_MIN)
+            if (levels)
                 pack_row_levels(j, row + r, k0, inputs, unit);
             else
-                pack_row_scales(j, row + r, k0, inputs, codes[r], unit);
+                row_scales(j, row + r, k0, inputs, codes[r], &scales);
         }
         for (int64_t k = 0; k < inputs; k += l->unit, unit += l->unit_bytes) {
             uint8_t *p = unit + l->header_bytes;
+            if (!levels)
+                write_scales(l, &scales, k / l->group, unit);
             for (int b = 0; b < l->unit; b += PANEL_BLOCK, p += l->block_bytes)
                 j->kernels->pack_block(l->code, codes[0] + k + b, CHUNK_INPUTS, p);
         }
