@@ -131,9 +131,9 @@ struct fields {
 };
 
 static const struct fields block_fields[] = {
-    {"q4_0", {0, -1}, -1},     {"q4_1", {0, 2}, -1},      {"q5_0", {0, -1}, -1},   {"q5_1", {0, 2}, -1},
-    {"q8_0", {0, -1}, -1},     {"iq4_nl", {0, -1}, -1},   {"mxfp4_gguf", {-1, -1}, 0}, {"q2_k", {80, 82}, -1},
-    {"q3_k", {108, -1}, -1},   {"q4_k", {0, 2}, -1},      {"q5_k", {0, 2}, -1},    {"q6_k", {208, -1}, -1},
+    {"q4_0", {0, -1}, -1},   {"q4_1", {0, 2}, -1},    {"q5_0", {0, -1}, -1},       {"q5_1", {0, 2}, -1},
+    {"q8_0", {0, -1}, -1},   {"iq4_nl", {0, -1}, -1}, {"mxfp4_gguf", {-1, -1}, 0}, {"q2_k", {80, 82}, -1},
+    {"q3_k", {108, -1}, -1}, {"q4_k", {0, 2}, -1},    {"q5_k", {0, 2}, -1},        {"q6_k", {208, -1}, -1},
     {"iq4_xs", {0, -1}, -1},
 };
 
@@ -237,8 +237,8 @@ struct panel_case {
     struct matrix m;
     const struct packed_weight *packed;
     struct guarded panels, q8[TOKENS + 1], f32[TOKENS + 1]; /* tiles of 1 .. 8 tokens; [0] unused */
-    float *x;               /* [TOKENS, cols] */
-    double *ref_int, *ref_float, *bound; /* [TOKENS, padded rows] */
+    float *x;                                               /* [TOKENS, cols] */
+    double *ref_int, *ref_float, *bound;                    /* [TOKENS, padded rows] */
     int64_t blocks, padded;
     char what[128];
 };
@@ -401,9 +401,9 @@ static void check_panel_shape(struct cpu_backend *b, const struct quant *q, int6
         run_tiles(&c, &isas[0].k, integer, TOKENS - 1, scalar);
         for (int i = 0; i < isa_count; i++) {
             int g = l->group > 16;
-            int own = integer ? isas[i].k.panel_int[l->code][l->scale][g] != isas[0].k.panel_int[l->code][l->scale][g]
-                              : isas[i].k.panel_float[l->code][l->scale][g] !=
-                                    isas[0].k.panel_float[l->code][l->scale][g];
+            int own = integer
+                          ? isas[i].k.panel_int[l->code][l->scale][g] != isas[0].k.panel_int[l->code][l->scale][g]
+                          : isas[i].k.panel_float[l->code][l->scale][g] != isas[0].k.panel_float[l->code][l->scale][g];
             if (i == 0 || own)
                 check_panel_isa(&c, &isas[i], integer, scalar);
             else
@@ -439,8 +439,7 @@ static void check_panels(struct cpu_backend *b)
                 for (size_t r = 0; r < 3; r++)
                     for (size_t c = 0; c < sizeof cols / sizeof *cols; c++) {
                         int group = q->group ? q->group : groups[g];
-                        if ((q->group && (g || t)) || cols[c] % q->block ||
-                            (cols[c] % group && q->code != QUANT_E4M3))
+                        if ((q->group && (g || t)) || cols[c] % q->block || (cols[c] % group && q->code != QUANT_E4M3))
                             continue;
                         check_panel_shape(b, q, rows[r], cols[c], group, types[t]);
                     }
@@ -583,8 +582,8 @@ static void check_linear_cols(struct cpu_backend *b, const struct isa *s, int64_
         x[i] = random_float();
     for (int i = 0; i < 33; i++)
         bias_data[i] = random_float();
-    bias.view = (struct quant_view){.format = quant_dense(DT_F32), .rows = 1, .cols = 33, .data = bias_data,
-                                    .row_bytes = sizeof bias_data};
+    bias.view = (struct quant_view){
+        .format = quant_dense(DT_F32), .rows = 1, .cols = 33, .data = bias_data, .row_bytes = sizeof bias_data};
     int ok = cpu_weight_load(&b->base, &bias, &e) == TLM_OK;
     biases[1] = &bias;
     for (int i = 0; i < N; i++) {
@@ -774,8 +773,8 @@ static void bench_format(struct cpu_backend *b, const struct isa *s, const char 
         p->layout.panels = 64;
     }
     prefill = time_linear(b, &m.w, 64);
-    printf("%-10s %-5s %-10s %d threads: 1 token %6.1f GB/s, 64 tokens %7.1f GMAC/s, packing %6.2f ns/kw\n", s->name,
-           exact ? "exact" : "fast", name, pool_threads(b->base.pool), (double)bytes / decode * 1e-9,
+    printf("%-10s %-5s %-10s %d threads: 1 token %6.1f GB/s, 64 tokens %7.1f GMAC/s, packing %5.0f ps/weight\n",
+           s->name, exact ? "exact" : "fast", name, pool_threads(b->base.pool), (double)bytes / decode * 1e-9,
            1024.0 * (double)cols * 64 / prefill * 1e-9, pack / (double)(rows * cols) * 1e12);
     fflush(stdout);
     cpu_weight_unload(&b->base, &m.w);
@@ -784,9 +783,9 @@ static void bench_format(struct cpu_backend *b, const struct isa *s, const char 
 
 static void bench(struct cpu_backend *b, int argc, char **argv)
 {
-    static const char *const names[] = {"q4_0",   "q4_1", "q8_0",   "q2_k",    "q3_k",    "q4_k",    "q5_k", "q6_k",
-                                        "iq4_nl", "mxfp4", "affine3", "affine4", "affine8", "mxfp8", "f32",  "f16",
-                                        "bf16"};
+    static const char *const names[] = {"q4_0",    "q4_1",  "q8_0",   "q2_k",  "q3_k",    "q4_k",
+                                        "q5_k",    "q6_k",  "iq4_nl", "mxfp4", "affine3", "affine4",
+                                        "affine8", "mxfp8", "f32",    "f16",   "bf16"};
     printf("read, %d threads: %.1f GB/s\n", pool_threads(b->base.pool), read_bandwidth(b->base.pool));
     for (int i = 0; i < isa_count; i++)
         for (size_t n = 0; n < sizeof names / sizeof *names; n++) {

@@ -193,7 +193,8 @@ static void test_invalid_text(void **state)
     } rows[] = {
         {"a\xff\xfe" "b", "a\xef\xbf\xbd\xef\xbf\xbd" "b"}, {"\xe6\xbc", "\xef\xbf\xbd"},
         {"\xf0\x9f\x98" "x", "\xef\xbf\xbd" "x"}, {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
-        {"\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd"}, {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
         {"\xe6\xbc\xa2", "\xe6\xbc\xa2"},
     };
     struct tlm_tokenizer *t = open_data("level");
@@ -289,7 +290,8 @@ static void test_malformed(void **state)
     } rows[] = {
         {"{" MODEL "}", NULL},
         {"{\"decoder\":null,\"version\":\"1.0\"," MODEL ",\"added_tokens\":[]}", NULL},
-        {"", "ends"}, {"[]", "object"}, {"{}", "model"}, {"{\"model\":[]}", "model"}, {"{" MODEL "} x", "after the end"},
+        {"", "ends"},
+        {"[]", "object"}, {"{}", "model"}, {"{\"model\":[]}", "model"}, {"{" MODEL "} x", "after the end"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}}", "merges"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}", "range"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":99999999999},\"merges\":[]}}", "range"},

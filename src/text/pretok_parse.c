@@ -155,7 +155,8 @@ enum tlm_status pretok_parse(const cJSON *v, struct tok_pretoks *out, int depth,
     }
     const cJSON *list = json_get(v, "pretokenizers");
     if (!cJSON_IsArray(list) || depth >= MAX_DEPTH)
-        return err_set(e, TLM_EFORMAT, "pre_tokenizer.pretokenizers: found %s, expected an array nested at most %d deep",
+        return err_set(e, TLM_EFORMAT,
+                       "pre_tokenizer.pretokenizers: found %s, expected an array nested at most %d deep",
                        json_type_name(list), MAX_DEPTH);
     enum tlm_status s = TLM_OK;
     for (const cJSON *c = list->child; c && s == TLM_OK; c = c->next)

@@ -18,14 +18,14 @@
 /* The engine also takes the superscripts and fractions of Latin-1, and symbols
  * with the property Alphabetic. */
 #define WORD_CLASS                                                                                                  \
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}"                      \
-    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe\\x{24b6}-\\x{24e9}"                      \
+    "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
 
 static const struct {
     const char *property, *ranges;
 } later[] = {
 #define LATER(property, ranges) {property, ranges},
-#include "pretok_later.def"
+#include "text/pretok_later.def"
 #undef LATER
 };
 

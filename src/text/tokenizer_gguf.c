@@ -24,7 +24,7 @@ struct pre_row {
 
 static const struct pre_row pre_rows[] = {
 #define TOK_PRE(name, flags, ...) {name, flags, {__VA_ARGS__}},
-#include "tokenizer_pre.def"
+#include "text/tokenizer_pre.def"
 };
 
 struct source {

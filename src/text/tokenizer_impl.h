@@ -53,7 +53,8 @@ struct tok_vocab {
 enum tlm_status vocab_reserve(struct tok_vocab *v, size_t ids, size_t bytes, struct tlm_error *e);
 /* flags with TOK_MODEL puts it into the hash table; a text that is there
  * already then means the new id. */
-enum tlm_status vocab_put(struct tok_vocab *v, uint32_t id, const char *s, size_t n, uint8_t flags, struct tlm_error *e);
+enum tlm_status vocab_put(struct tok_vocab *v, uint32_t id, const char *s, size_t n, uint8_t flags,
+                          struct tlm_error *e);
 int32_t vocab_find(const struct tok_vocab *v, const char *s, size_t n); /* among the model's, or -1 */
 void vocab_deinit(struct tok_vocab *v);
 

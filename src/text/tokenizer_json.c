@@ -85,8 +85,9 @@ static enum tlm_status put_added(struct tlm_tokenizer *t, struct tok_added a, co
     if (a.id < t->vocab.n && (t->vocab.flags[a.id] & TOK_PRESENT) && have < 0) {
         struct tok_piece p = t->vocab.piece[a.id];
         if (p.len != n || memcmp(t->vocab.blob + p.off, s, n))
-            return err_set(e, TLM_EFORMAT, "added_tokens: id %u is \"%.*s\", but the vocabulary has another token there",
-                           a.id, n > 200 ? 200 : (int)n, s);
+            return err_set(e, TLM_EFORMAT,
+                           "added_tokens: id %u is \"%.*s\", but the vocabulary has another token there", a.id,
+                           n > 200 ? 200 : (int)n, s);
     }
     uint8_t flags = (uint8_t)(TOK_ADDED | (a.special ? TOK_SPECIAL : 0));
     enum tlm_status status = TLM_OK;
@@ -396,7 +397,8 @@ static enum tlm_status read_model(struct tlm_tokenizer *t, const struct json_str
     if (s == TLM_OK)
         s = read_number(whole, k[KEY_MAX_CHARS].span, &max_chars);
     if (s == TLM_OK && dropout != 0)
-        return err_set(whole->e, TLM_EUNSUPPORTED, "%s: model.dropout: %g makes encoding random", whole->where, dropout);
+        return err_set(whole->e, TLM_EUNSUPPORTED, "%s: model.dropout: %g makes encoding random", whole->where,
+                       dropout);
     m->max_chars = max_chars >= 0 && max_chars <= UINT32_MAX ? (uint32_t)max_chars : UINT32_MAX;
     if (s != TLM_OK)
         return s;

@@ -16,7 +16,7 @@ enum {
     SHARE_MAX = 8,                  /* weights per loop */
     TOKEN_BLOCK_BYTES = 192 * 1024, /* activations of a task */
     TOKEN_BLOCK_MAX = 96,
-    SCRATCH_BYTES = 16 << 20,       /* activations of a pass; more tokens take several */
+    SCRATCH_BYTES = 16 << 20, /* activations of a pass; more tokens take several */
     TASKS_PER_THREAD = 8
 };
 
@@ -40,10 +40,10 @@ struct linear_job {
     int parts;
     const float *x; /* [tokens, cols]: this pass */
     int64_t cols, tokens, blocks;
-    int64_t token_block;  /* tokens per task: whole tiles */
+    int64_t token_block; /* tokens per task: whole tiles */
     int64_t token_blocks;
     int64_t panels, panels_per_task;
-    struct act_q8 *q8;   /* NULL when no part needs it */
+    struct act_q8 *q8; /* NULL when no part needs it */
     struct act_f32 *f32;
 };
 

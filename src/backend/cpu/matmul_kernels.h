@@ -38,9 +38,9 @@ struct act_f32 {
 };
 
 enum {
-    MATMUL_TILE_INT = 8,      /* tokens per tile of act_q8 */
-    MATMUL_TILE_MAX = 8,      /* largest tile of act_f32 */
-    MATMUL_DENSE_TOKENS = 24  /* per call of a dense kernel: whole tiles of every set */
+    MATMUL_TILE_INT = 8,     /* tokens per tile of act_q8 */
+    MATMUL_TILE_MAX = 8,     /* largest tile of act_f32 */
+    MATMUL_DENSE_TOKENS = 24 /* per call of a dense kernel: whole tiles of every set */
 };
 
 /* One panel times one tile: y [tokens, 16], overwritten. */
@@ -50,8 +50,8 @@ typedef void matmul_float_fn(const struct panel_layout *l, const uint8_t *panel,
                              float *y);
 /* n <= 16 dense rows, row_bytes apart and unaligned, times `tokens` rows of x
  * (x_stride floats apart): y [tokens, 16]. */
-typedef void matmul_dense_fn(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x,
-                             int64_t x_stride, int tokens, float *y);
+typedef void matmul_dense_fn(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int64_t x_stride,
+                             int tokens, float *y);
 
 struct matmul_kernels {
     matmul_int_fn *panel_int[PANEL_CODES][PANEL_SCALES][2]; /* last index: group of 32 and up; NULL for E8 */

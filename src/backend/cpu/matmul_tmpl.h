@@ -260,18 +260,18 @@ ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, con
     }
 }
 
-#define DEFINE(CODE, code, SCALE, scale, group)                                                                    \
-    static void NAME(panel_int_##code##_##scale##_##group)(const struct panel_layout *l, const uint8_t *p,         \
-                                                           const struct act_q8 *x, int tokens, float *y)           \
-    {                                                                                                              \
-        panel_int(l, p, x, tokens, y, PANEL_##CODE, PANEL_##SCALE, group);                                         \
+#define DEFINE(CODE, code, SCALE, scale, group)                                                                        \
+    static void NAME(panel_int_##code##_##scale##_##group)(const struct panel_layout *l, const uint8_t *p,             \
+                                                           const struct act_q8 *x, int tokens, float *y)               \
+    {                                                                                                                  \
+        panel_int(l, p, x, tokens, y, PANEL_##CODE, PANEL_##SCALE, group);                                             \
     }
 PANEL_INTEGER_VARIANTS(DEFINE)
 #undef DEFINE
 
 static void NAME(init_int)(struct matmul_kernels *k)
 {
-#define SET(CODE, code, SCALE, scale, group) \
+#define SET(CODE, code, SCALE, scale, group)                                                                           \
     k->panel_int[PANEL_##CODE][PANEL_##SCALE][group / 32] = NAME(panel_int_##code##_##scale##_##group);
     PANEL_INTEGER_VARIANTS(SET)
 #undef SET
@@ -313,8 +313,8 @@ ALWAYS_INLINE vf float_value(enum panel_code code, enum panel_scale scale, vq c,
 
 /* One block, `n` tokens (a constant), of which those past `tokens` repeat the
  * first. */
-ALWAYS_INLINE void float_step(vf *y, vq c[PARTS][QUADS], const struct act_f32 *const *x, const struct factors *f,
-                              int n, enum panel_code code, enum panel_scale scale, int group)
+ALWAYS_INLINE void float_step(vf *y, vq c[PARTS][QUADS], const struct act_f32 *const *x, const struct factors *f, int n,
+                              enum panel_code code, enum panel_scale scale, int group)
 {
     const int groups = group == 16 ? 2 : 1, quads = QUADS / groups;
     for (int g = 0; g < groups; g++) {
@@ -385,11 +385,11 @@ ALWAYS_INLINE void panel_float(const struct panel_layout *l, const uint8_t *p, c
         panel_float_n(l, p, x, tokens, y, MATMUL_TILE_FLOAT, code, scale, group);
 }
 
-#define DEFINE(CODE, code, SCALE, scale, group)                                                                    \
-    static void NAME(panel_float_##code##_##scale##_##group)(const struct panel_layout *l, const uint8_t *p,       \
-                                                             const struct act_f32 *x, int tokens, float *y)        \
-    {                                                                                                              \
-        panel_float(l, p, x, tokens, y, PANEL_##CODE, PANEL_##SCALE, group);                                       \
+#define DEFINE(CODE, code, SCALE, scale, group)                                                                        \
+    static void NAME(panel_float_##code##_##scale##_##group)(const struct panel_layout *l, const uint8_t *p,           \
+                                                             const struct act_f32 *x, int tokens, float *y)            \
+    {                                                                                                                  \
+        panel_float(l, p, x, tokens, y, PANEL_##CODE, PANEL_##SCALE, group);                                           \
     }
 PANEL_INTEGER_VARIANTS(DEFINE)
 PANEL_FLOAT_VARIANTS(DEFINE)
@@ -471,11 +471,11 @@ ALWAYS_INLINE void dense(const uint8_t *w, size_t row_bytes, int n, int64_t cols
         dense_rows(w + (size_t)r * row_bytes, row_bytes, 1, cols, x, x_stride, tokens, y + r, type);
 }
 
-#define DEFINE(name, TYPE)                                                                                         \
-    static void NAME(dense_##name)(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x,        \
-                                   int64_t x_stride, int tokens, float *y)                                         \
-    {                                                                                                              \
-        dense(w, row_bytes, n, cols, x, x_stride, tokens, y, TYPE);                                                \
+#define DEFINE(name, TYPE)                                                                                             \
+    static void NAME(dense_##name)(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x,            \
+                                   int64_t x_stride, int tokens, float *y)                                             \
+    {                                                                                                                  \
+        dense(w, row_bytes, n, cols, x, x_stride, tokens, y, TYPE);                                                    \
     }
 DEFINE(f32, DT_F32)
 DEFINE(f16, DT_F16)
@@ -551,7 +551,7 @@ static void NAME(pack_f16)(const float *x, int64_t n, uint16_t *out)
 static void NAME(init_all)(struct matmul_kernels *k)
 {
     NAME(init_int)(k);
-#define SET(CODE, code, SCALE, scale, group) \
+#define SET(CODE, code, SCALE, scale, group)                                                                           \
     k->panel_float[PANEL_##CODE][PANEL_##SCALE][group / 32] = NAME(panel_float_##code##_##scale##_##group);
     PANEL_INTEGER_VARIANTS(SET)
     PANEL_FLOAT_VARIANTS(SET)

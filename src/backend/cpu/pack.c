@@ -20,8 +20,8 @@ _Static_assert(sizeof(struct packed_weight) <= HEAD_BYTES, "grow HEAD_BYTES");
 
 static enum tlm_status choose_code(const struct weight *w, struct panel_layout *l, struct tlm_error *e)
 {
-    static const enum panel_code of_bits[9] = {[2] = PANEL_U2, [3] = PANEL_U3, [4] = PANEL_U4,
-                                               [5] = PANEL_U5, [6] = PANEL_U6, [8] = PANEL_S8};
+    static const enum panel_code of_bits[9] = {
+        [2] = PANEL_U2, [3] = PANEL_U3, [4] = PANEL_U4, [5] = PANEL_U5, [6] = PANEL_U6, [8] = PANEL_S8};
     const struct quant *q = w->view.format;
     l->bias = q->has_offset ? 0 : -q->zero;
     switch (q->code) {
@@ -85,6 +85,8 @@ static enum tlm_status choose_scale(const struct weight *w, struct panel_layout 
     default:
         return err_set(e, TLM_EINTERNAL, "%s: format %s has no scales", w->name, v->format->name);
     }
+    if (v->group < 1)
+        return err_set(e, TLM_EINTERNAL, "%s: group of %d inputs", w->name, v->group);
     if (v->group >= v->cols) { /* one scale per row, or several rows */
         l->group = 128;
         return TLM_OK;
@@ -95,8 +97,7 @@ static enum tlm_status choose_scale(const struct weight *w, struct panel_layout 
     return err_set(e, TLM_EUNSUPPORTED, "%s: group of %d inputs, expected a multiple of 16", w->name, v->group);
 }
 
-static enum tlm_status choose_layout(const struct weight *w, struct panel_layout *l, size_t *bytes,
-                                     struct tlm_error *e)
+static enum tlm_status choose_layout(const struct weight *w, struct panel_layout *l, size_t *bytes, struct tlm_error *e)
 {
     const struct quant_view *v = &w->view;
     *l = (struct panel_layout){.rows = v->rows, .cols = v->cols};
@@ -120,8 +121,7 @@ static enum tlm_status choose_layout(const struct weight *w, struct panel_layout
     l->units = (v->cols + l->unit - 1) / l->unit;
     size_t panels = (size_t)l->panels, units = (size_t)l->units;
     if (units > SIZE_MAX / l->unit_bytes || (units && panels > (SIZE_MAX - HEAD_BYTES) / (units * l->unit_bytes)))
-        return err_set(e, TLM_ELIMIT, "%s: %lld by %lld is too large", w->name, (long long)v->rows,
-                       (long long)v->cols);
+        return err_set(e, TLM_ELIMIT, "%s: %lld by %lld is too large", w->name, (long long)v->rows, (long long)v->cols);
     l->panel_bytes = units * l->unit_bytes;
     *bytes = HEAD_BYTES + panels * l->panel_bytes;
     return TLM_OK;

@@ -87,32 +87,32 @@ static inline int panel_bits(enum panel_code c)
 
 /* Every combination that some format needs: code, scale kind, group (32 stands
  * for 32 and up). E8 has no integer kernel: its activations stay f32. */
-#define PANEL_VARIANTS_OF_CODE(X, CODE, code) \
-    X(CODE, code, PLAIN, plain, 16)           \
-    X(CODE, code, PLAIN, plain, 32)           \
-    X(CODE, code, OFFSET, offset, 16)         \
+#define PANEL_VARIANTS_OF_CODE(X, CODE, code)                                                                          \
+    X(CODE, code, PLAIN, plain, 16)                                                                                    \
+    X(CODE, code, PLAIN, plain, 32)                                                                                    \
+    X(CODE, code, OFFSET, offset, 16)                                                                                  \
     X(CODE, code, OFFSET, offset, 32)
 
-#define PANEL_INTEGER_VARIANTS(X)          \
-    PANEL_VARIANTS_OF_CODE(X, U2, u2)      \
-    PANEL_VARIANTS_OF_CODE(X, U3, u3)      \
-    PANEL_VARIANTS_OF_CODE(X, U4, u4)      \
-    PANEL_VARIANTS_OF_CODE(X, U5, u5)      \
-    PANEL_VARIANTS_OF_CODE(X, U6, u6)      \
-    PANEL_VARIANTS_OF_CODE(X, S8, s8)      \
-    X(T4, t4, PLAIN, plain, 16)            \
-    X(T4, t4, PLAIN, plain, 32)            \
-    X(T4S, t4s, PLAIN, plain, 16)          \
-    X(T4S, t4s, PLAIN, plain, 32)          \
-    X(U3, u3, LEVELS_ONLY, levels, 16)     \
-    X(U6, u6, LEVELS_ONLY, levels, 16)     \
-    X(T4, t4, LEVELS_ONLY, levels, 32)     \
-    X(U2, u2, LEVELS_MIN, levels_min, 16)  \
-    X(U4, u4, LEVELS_MIN, levels_min, 32)  \
+#define PANEL_INTEGER_VARIANTS(X)                                                                                      \
+    PANEL_VARIANTS_OF_CODE(X, U2, u2)                                                                                  \
+    PANEL_VARIANTS_OF_CODE(X, U3, u3)                                                                                  \
+    PANEL_VARIANTS_OF_CODE(X, U4, u4)                                                                                  \
+    PANEL_VARIANTS_OF_CODE(X, U5, u5)                                                                                  \
+    PANEL_VARIANTS_OF_CODE(X, U6, u6)                                                                                  \
+    PANEL_VARIANTS_OF_CODE(X, S8, s8)                                                                                  \
+    X(T4, t4, PLAIN, plain, 16)                                                                                        \
+    X(T4, t4, PLAIN, plain, 32)                                                                                        \
+    X(T4S, t4s, PLAIN, plain, 16)                                                                                      \
+    X(T4S, t4s, PLAIN, plain, 32)                                                                                      \
+    X(U3, u3, LEVELS_ONLY, levels, 16)                                                                                 \
+    X(U6, u6, LEVELS_ONLY, levels, 16)                                                                                 \
+    X(T4, t4, LEVELS_ONLY, levels, 32)                                                                                 \
+    X(U2, u2, LEVELS_MIN, levels_min, 16)                                                                              \
+    X(U4, u4, LEVELS_MIN, levels_min, 32)                                                                              \
     X(U5, u5, LEVELS_MIN, levels_min, 32)
 
-#define PANEL_FLOAT_VARIANTS(X) \
-    X(E8, e8, PLAIN, plain, 16) \
+#define PANEL_FLOAT_VARIANTS(X)                                                                                        \
+    X(E8, e8, PLAIN, plain, 16)                                                                                        \
     X(E8, e8, PLAIN, plain, 32)
 
 #endif

@@ -32,6 +32,9 @@ ALWAYS_INLINE int32_t quad_load(const int8_t *x, int i)
     return q;
 }
 
+/* One line per operation, to be read as a table. */
+/* clang-format off */
+
 #if defined(__AVX512F__) || defined(TLM_SIMD_AVX512)
 
 typedef __m512i vq;
@@ -256,4 +259,6 @@ ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d
 }
 
 #endif
+/* clang-format on */
+
 #endif

@@ -172,28 +172,28 @@ static float dense_dot(const uint8_t *w, int64_t cols, const float *x, enum dtyp
     return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }
 
-static void dense(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int64_t x_stride,
-                  int tokens, float *y, enum dtype type)
+static void dense(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int64_t x_stride, int tokens,
+                  float *y, enum dtype type)
 {
     for (int t = 0; t < tokens; t++)
         for (int r = 0; r < n; r++)
             y[t * PANEL_ROWS + r] = dense_dot(w + (size_t)r * row_bytes, cols, x + t * x_stride, type);
 }
 
-static void dense_f32_scalar(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x,
-                             int64_t x_stride, int tokens, float *y)
+static void dense_f32_scalar(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int64_t x_stride,
+                             int tokens, float *y)
 {
     dense(w, row_bytes, n, cols, x, x_stride, tokens, y, DT_F32);
 }
 
-static void dense_f16_scalar(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x,
-                             int64_t x_stride, int tokens, float *y)
+static void dense_f16_scalar(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int64_t x_stride,
+                             int tokens, float *y)
 {
     dense(w, row_bytes, n, cols, x, x_stride, tokens, y, DT_F16);
 }
 
-static void dense_bf16_scalar(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x,
-                              int64_t x_stride, int tokens, float *y)
+static void dense_bf16_scalar(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int64_t x_stride,
+                              int tokens, float *y)
 {
     dense(w, row_bytes, n, cols, x, x_stride, tokens, y, DT_BF16);
 }
