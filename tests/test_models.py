@@ -159,3 +159,90 @@ def test_mlx_formats(turbolm, tmp_path, mode):
     want = decode(MLX["logits"][mode], 128)
     got = run_logits(turbolm, tmp_path, MLX["tokens"], tmp_path / "l.npy", "--decode-from", "4")
     assert np.abs(got - want).max() <= 2e-4
+
+
+def test_shards_by_the_index(turbolm, tmp_path):
+    """Tensors spread over two files that the index names; a stale third file is not read."""
+    golden = load("qwen3.hf")
+    (tmp_path / "config.json").write_text(json.dumps(golden["config"]))
+    tensors = list(make_model.tensors_of(golden))
+    parts = {"model-00001-of-00002.safetensors": tensors[::2], "model-00002-of-00002.safetensors": tensors[1::2]}
+    for name, part in parts.items():
+        make_model.write_safetensors(str(tmp_path / name), part)
+    weight_map = {n: name for name, part in parts.items() for n, _ in part}
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    make_model.write_safetensors(str(tmp_path / "model-old.safetensors"), [("stale", np.zeros(4, np.float32))])
+    want = decode(golden["logits"], golden["config"]["vocab_size"])
+    got = run_logits(turbolm, tmp_path, golden["tokens"], tmp_path / "l.npy")
+    assert np.abs(got - want).max() <= tolerance("qwen3.hf")
+
+    def refused(message):
+        done = turbolm("logits", "--model", tmp_path, "--ids", "1", "--out", tmp_path / "o.npy")
+        assert done.returncode == 1 and message in done.stderr
+
+    index.write_text(json.dumps({"weight_map": weight_map | {"ghost.weight": "model-00001-of-00002.safetensors"}}))
+    refused("ghost.weight is missing")
+    index.write_text(json.dumps({"weight_map": weight_map | {"x": "../model.safetensors"}}))
+    refused("expected a file name")
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    refused("model-00002-of-00002.safetensors")
+
+
+def to_e4m3(x):
+    """Nearest e4m3 bytes and their values."""
+    codes = np.arange(256, dtype=np.uint8)
+    e, m = (codes >> 3 & 15).astype(int), (codes & 7).astype(float)
+    value = np.where(e == 0, m * 2.0**-9, (1 + m / 8) * 2.0 ** (e - 7)) * np.where(codes & 128, -1, 1)
+    finite = (codes & 127) != 127
+    order = np.argsort(value[finite], kind="stable")
+    table, byte = value[finite][order], codes[finite][order]
+    at = np.clip(np.searchsorted(table, x), 1, len(table) - 1)
+    at -= np.abs(x - table[at - 1]) < np.abs(x - table[at])
+    return byte[at], table[at].astype(np.float32)
+
+
+def rename_type(path, old, new):
+    blob = path.read_bytes()
+    n = int.from_bytes(blob[:8], "little")
+    header = blob[8 : 8 + n].replace(b'"%s"' % old.encode(), b'"%s"' % new.encode())
+    path.write_bytes(len(header).to_bytes(8, "little") + header + blob[8 + n :])
+
+
+@pytest.mark.parametrize("kind", ["block", "row", "tensor"])
+def test_fp8(turbolm, tmp_path, kind):
+    """F8_E4M3 with scales gives the logits of the same weights written out in float32."""
+    config = load("llama-linear.hf")["config"] | {
+        "hidden_size": 160, "intermediate_size": 200, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 32}
+    plain, packed = [], []
+    sizes = {"embed": (128, 160), "gate_proj": (200, 160), "up_proj": (200, 160), "down_proj": (160, 200)}
+    for name, shape, rule in load("llama-linear.hf")["tensors"]:
+        key = next((k for k in sizes if k in name), None)
+        w = make_model.hash_tensor(name, (160,) if len(shape) == 1 else sizes.get(key, (160, 160)), rule)
+        if w.ndim < 2 or key == "embed":
+            plain.append((name, w))
+            packed.append((name, w))
+            continue
+        rows, cols = w.shape
+        block = {"block": (128, 128), "row": (1, cols), "tensor": (rows, cols)}[kind]
+        grid = (-(-rows // block[0]), -(-cols // block[1]))
+        scales = (0.001 + 0.01 * np.abs(make_model.hash_tensor(name + "s", grid, "embed"))).astype(np.float32)
+        full = np.kron(scales, np.ones(block, np.float32))[:rows, :cols]
+        codes, values = to_e4m3(w / full)
+        plain.append((name, values * full))
+        packed.append((name, codes))
+        leaf = "weight_scale_inv" if kind == "block" else "weight_scale"
+        packed.append((name.removesuffix("weight") + leaf, scales.reshape(grid if kind != "tensor" else (1,))))
+    got = []
+    for i, tensors in enumerate((plain, packed)):
+        directory = tmp_path / str(i)
+        directory.mkdir()
+        extra = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}} if i else {}
+        (directory / "config.json").write_text(json.dumps(config | extra))
+        path = directory / "model.safetensors"
+        make_model.write_safetensors(str(path), tensors)
+        rename_type(path, "U8", "F8_E4M3")
+        got.append(run_logits(turbolm, directory, list(range(1, 20)), tmp_path / "l.npy"))
+    assert got[0].std() > 0.1
+    assert np.abs(got[0] - got[1]).max() <= 1e-4
