@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 60
 PYTHON ?= python3
 
 CONFIGURE = cmake -G Ninja -S . --log-level=WARNING
-NINJA = ninja --quiet -j $(JOBS)
+NINJA = ninja -j $(JOBS)
 CROSS_CC = aarch64-linux-gnu-gcc
 MODEL = models/smollm2-135m-instruct.Q4_1.gguf
 QUESTION = Why is the sky blue? Answer in two sentences.

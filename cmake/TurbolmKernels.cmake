@@ -5,13 +5,18 @@
 file(GLOB check_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/check_*.c)
 set(check_dir ${CMAKE_BINARY_DIR}/tests)
 
-# What kernels may use: the layers up to backend, less what needs other libraries.
-set(kernel_sources ${TURBOLM_SOURCES})
-list(FILTER kernel_sources INCLUDE REGEX "/src/(base|quant|backend)/")
-list(FILTER kernel_sources EXCLUDE REGEX "/src/base/json\\.c$")
-add_library(turbolm_kernels STATIC EXCLUDE_FROM_ALL ${kernel_sources})
-target_include_directories(turbolm_kernels PUBLIC include src)
-target_link_libraries(turbolm_kernels PUBLIC turbolm_flags m pthread)
+# Without the rest of the library the checks still get what kernels may use: the
+# layers up to backend, less what needs other libraries.
+if(TURBOLM_KERNELS_ONLY)
+    set(kernel_sources ${TURBOLM_SOURCES})
+    list(FILTER kernel_sources INCLUDE REGEX "/src/(base|quant|backend)/")
+    list(FILTER kernel_sources EXCLUDE REGEX "/src/base/json\\.c$")
+    add_library(turbolm_kernels STATIC ${kernel_sources})
+    target_include_directories(turbolm_kernels PUBLIC include src)
+    target_link_libraries(turbolm_kernels PUBLIC turbolm_flags m pthread)
+else()
+    add_library(turbolm_kernels ALIAS turbolm_internal)
+endif()
 
 function(turbolm_check name library)
     add_executable(${name} ${ARGN})

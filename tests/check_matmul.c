@@ -236,7 +236,7 @@ enum { TOKENS = 9 };
 struct panel_case {
     struct matrix m;
     const struct packed_weight *packed;
-    struct guarded panels, q8[TOKENS + 1], f32[TOKENS + 1]; /* tiles of 1 .. 8 tokens; [0] unused */
+    struct guarded panels, q16[TOKENS + 1], f32[TOKENS + 1]; /* tiles of 1 .. 8 tokens; [0] unused */
     float *x;                                               /* [TOKENS, cols] */
     double *ref_int, *ref_float, *bound;                    /* [TOKENS, padded rows] */
     int64_t blocks, padded;
@@ -251,12 +251,12 @@ static void reference(struct panel_case *c)
         quant_decode(v, r, 0, v->cols, w);
         for (int t = 0; t < TOKENS - 1; t++) {
             double f = 0, q = 0, bound = 0;
-            const struct act_q8 *a = (const void *)c->q8[TOKENS - 1].p;
+            const struct act_q16 *a = (const void *)c->q16[TOKENS - 1].p;
             for (int64_t k = 0; k < v->cols; k++) {
-                const struct act_q8 *b = a + k / 32 * (TOKENS - 1) + t;
+                const struct act_q16 *b = a + k / 32 * (TOKENS - 1) + t;
                 double x = c->x[t * v->cols + k];
                 f += w[k] * x;
-                q += w[k] * ((double)b->scale * b->q[k % 32]);
+                q += w[k] * ((double)b->scale * (256 * b->hi[k % 32] + b->lo[k % 32]));
                 bound += fabs(w[k] * x);
             }
             int64_t i = t * c->padded + r;
@@ -291,7 +291,7 @@ static void run_tiles(const struct panel_case *c, const struct matmul_kernels *k
         const uint8_t *panel = c->panels.p + (size_t)p * l->panel_bytes;
         float out[16 * TOKENS];
         if (integer)
-            k->panel_int[l->code][l->scale][g](l, panel, (const void *)c->q8[tile].p, tile, out);
+            k->panel_int[l->code][l->scale][g](l, panel, (const void *)c->q16[tile].p, tile, out);
         else
             k->panel_float[l->code][l->scale][g](l, panel, (const void *)c->f32[tile].p, tile, out);
         for (int t = 0; t < tile; t++)
@@ -331,11 +331,11 @@ static void panel_case_acts(struct panel_case *c)
 {
     const struct matmul_kernels *k = &isas[0].k;
     for (int n = 1; n < TOKENS; n++) {
-        c->q8[n] = guarded_new((size_t)(c->blocks * n) * sizeof(struct act_q8));
+        c->q16[n] = guarded_new((size_t)(c->blocks * n) * sizeof(struct act_q16));
         c->f32[n] = guarded_new((size_t)(c->blocks * n) * sizeof(struct act_f32));
         for (int t = 0; t < n; t++) {
             const float *x = c->x + t * c->m.w.view.cols;
-            k->act_to_q8(x, c->m.w.view.cols, c->blocks, n, (struct act_q8 *)(void *)c->q8[n].p + t);
+            k->act_to_q16(x, c->m.w.view.cols, c->blocks, n, (struct act_q16 *)(void *)c->q16[n].p + t);
             k->act_to_f32(x, c->m.w.view.cols, c->blocks, n, (struct act_f32 *)(void *)c->f32[n].p + t);
         }
     }
@@ -411,7 +411,7 @@ static void check_panel_shape(struct cpu_backend *b, const struct quant *q, int6
         }
     }
     for (int t = 1; t < TOKENS; t++) {
-        guarded_free(&c.q8[t]);
+        guarded_free(&c.q16[t]);
         guarded_free(&c.f32[t]);
     }
     guarded_free(&c.panels);
@@ -528,27 +528,27 @@ static void check_acts(void)
             if (kind == 5)
                 xs[cols / 2] = cols % 2 ? NAN : -INFINITY;
             enum { BLOCKS = 5 };
-            struct act_q8 want[BLOCKS * 2], got[BLOCKS * 2];
+            struct act_q16 want[BLOCKS * 2], got[BLOCKS * 2];
             memset(want, 1, sizeof want);
-            isas[0].k.act_to_q8(xs, cols, BLOCKS, 2, want);
+            isas[0].k.act_to_q16(xs, cols, BLOCKS, 2, want);
             int ok = 1;
             for (int b = 0; b < BLOCKS; b++) {
-                const struct act_q8 *a = &want[2 * b];
+                const struct act_q16 *a = &want[2 * b];
                 int bad = kind == 5 && cols / 2 / 32 == b;
                 ok &= bad == !!isnan(a->scale) && bad == !!isnan(a->sum32);
                 for (int i = 0; i < 32 && !bad; i++) {
                     float v = b * 32 + i < cols ? xs[b * 32 + i] : 0;
-                    ok &= fabsf(a->scale * (float)a->q[i] - v) <= a->scale * 0.501f + 1e-29f;
+                    ok &= fabsf(a->scale * (float)(256 * a->hi[i] + a->lo[i]) - v) <= a->scale * 1.01f + 1e-29f;
                 }
             }
-            report(ok, "act_to_q8", "scalar", "");
+            report(ok, "act_to_q16", "scalar", "");
             for (int i = 1; i < isa_count; i++) {
                 memset(got, 1, sizeof got);
-                isas[i].k.act_to_q8(xs, cols, BLOCKS, 2, got);
+                isas[i].k.act_to_q16(xs, cols, BLOCKS, 2, got);
                 ok = 1;
                 for (int b = 0; b < 2 * BLOCKS; b++)
                     ok &= !memcmp(&want[b], &got[b], sizeof *want) || (isnan(want[b].scale) && isnan(got[b].scale));
-                report(ok, "act_to_q8", isas[i].name, "");
+                report(ok, "act_to_q16", isas[i].name, "");
             }
         }
         guarded_free(&x);

@@ -43,7 +43,7 @@ struct linear_job {
     int64_t token_block; /* tokens per task: whole tiles */
     int64_t token_blocks;
     int64_t panels, panels_per_task;
-    struct act_q8 *q8; /* NULL when no part needs it */
+    struct act_q16 *q16; /* NULL when no part needs it */
     struct act_f32 *f32;
 };
 
@@ -75,9 +75,9 @@ static void convert_task(void *arg, int task, int worker)
     int stride;
     for (int64_t t = first; t < end; t++) {
         const float *x = j->x + t * j->cols;
-        if (j->q8) {
-            struct act_q8 *out = j->q8 + tile_offset(j, t, MATMUL_TILE_INT, &stride);
-            j->kernels->act_to_q8(x, j->cols, j->blocks, stride, out);
+        if (j->q16) {
+            struct act_q16 *out = j->q16 + tile_offset(j, t, MATMUL_TILE_INT, &stride);
+            j->kernels->act_to_q16(x, j->cols, j->blocks, stride, out);
         }
         if (j->f32) {
             struct act_f32 *out = j->f32 + tile_offset(j, t, j->kernels->tile_float, &stride);
@@ -121,7 +121,7 @@ static void run_panel(const struct linear_job *j, const struct part *p, int64_t 
             const struct panel_layout *l = &p->packed->layout;
             const uint8_t *w = p->packed->panels + (size_t)panel * l->panel_bytes;
             if (p->kind == KIND_INT)
-                p->int_fn(l, w, j->q8 + t * j->blocks, n, y);
+                p->int_fn(l, w, j->q16 + t * j->blocks, n, y);
             else
                 p->float_fn(l, w, j->f32 + t * j->blocks, n, y);
         }
@@ -173,7 +173,7 @@ static void run_pass(struct cpu_backend *b, struct linear_job *j, const struct t
 {
     j->x = tensor_f32(x) + t0 * j->cols;
     j->tokens = tokens;
-    int64_t bytes = j->f32 || !j->q8 ? j->cols * 4 : j->cols * 2;
+    int64_t bytes = j->f32 || !j->q16 ? j->cols * 4 : j->cols * 3;
     int64_t fit = TOKEN_BLOCK_BYTES / (bytes ? bytes : 1) / MATMUL_DENSE_TOKENS * MATMUL_DENSE_TOKENS;
     j->token_block = fit < MATMUL_DENSE_TOKENS ? MATMUL_DENSE_TOKENS : min_i64(fit, TOKEN_BLOCK_MAX);
     j->token_blocks = div_up(tokens, j->token_block);
@@ -181,7 +181,7 @@ static void run_pass(struct cpu_backend *b, struct linear_job *j, const struct t
     for (int i = 0; i < j->parts; i++)
         j->panels += j->part[i].panels;
     j->panels_per_task = div_up(j->panels, (int64_t)pool_threads(b->base.pool) * TASKS_PER_THREAD);
-    if (j->q8 || j->f32)
+    if (j->q16 || j->f32)
         pool_run(b->base.pool, (int)div_up(tokens, MATMUL_TILE_INT), convert_task, j);
     pool_run(b->base.pool, (int)(div_up(j->panels, j->panels_per_task) * j->token_blocks), linear_task, j);
     for (int i = 0; i < j->parts; i++)
@@ -200,11 +200,11 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
                         const struct weight *const *w, const struct weight *const *bias, int n)
 {
     struct linear_job j = {.kernels = &b->matmul, .parts = n, .cols = tensor_cols(x)};
-    bool q8 = false, f32 = false;
+    bool q16 = false, f32 = false;
     for (int i = 0; i < n; i++) {
         struct part *p = &j.part[i];
         set_part(p, &b->matmul, b->base.exact, w[i], bias ? bias[i] : NULL, y[i]);
-        q8 |= p->kind == KIND_INT;
+        q16 |= p->kind == KIND_INT;
         f32 |= p->kind == KIND_FLOAT;
         if (p->kind != KIND_DENSE) {
             int64_t blocks = p->packed->layout.units * (p->packed->layout.unit / PANEL_BLOCK);
@@ -212,7 +212,7 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
         }
     }
     const int64_t total = tensor_rows(x);
-    const size_t token_bytes = (size_t)j.blocks * ((q8 ? sizeof *j.q8 : 0) + (f32 ? sizeof *j.f32 : 0));
+    const size_t token_bytes = (size_t)j.blocks * ((q16 ? sizeof *j.q16 : 0) + (f32 ? sizeof *j.f32 : 0));
     int64_t pass = total;
     if (token_bytes) {
         int64_t fit = (int64_t)(SCRATCH_BYTES / token_bytes) / MATMUL_DENSE_TOKENS * MATMUL_DENSE_TOKENS;
@@ -222,8 +222,8 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
             fill_nan(&j, total);
             return;
         }
-        j.q8 = q8 ? (void *)scratch : NULL;
-        j.f32 = f32 ? (void *)(scratch + (q8 ? (size_t)(j.blocks * pass) * sizeof *j.q8 : 0)) : NULL;
+        j.q16 = q16 ? (void *)scratch : NULL;
+        j.f32 = f32 ? (void *)(scratch + (q16 ? (size_t)(j.blocks * pass) * sizeof *j.q16 : 0)) : NULL;
     }
     for (int64_t t = 0; t < total; t += pass)
         run_pass(b, &j, x, t, min_i64(pass, total - t));

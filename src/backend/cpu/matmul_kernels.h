@@ -1,14 +1,16 @@
 /* Kernels of the matmul family. They run on one thread and know nothing of
  * tasks; matmul.c and pack.c drive them.
  *
- * Two activation forms. Integer kernels take int8 activations, one scale per
- * 32 inputs; float kernels take the f32 inputs themselves. Both are cut into
+ * Two activation forms. Integer kernels take 16-bit activations, one scale
+ * per 32 inputs, as two planes of int8: with one plane the mean KL divergence
+ * against float activations is 2.5e-3 on a 135M model, with two below 1e-6.
+ * Float kernels take the f32 inputs themselves. Both are cut into
  * tiles of a few tokens, and a tile is stored block by block:
  * tile[block * tokens + token], so that a kernel reads it forwards.
  *
  * One output element is, over its groups in order,
  *
- *     integer: y += (xscale * scale) * (dot(codes, q) + bias * isum);  y += offset * sum
+ *     integer: y += (xscale * scale) * (dot(codes, 256 * hi + lo) + bias * isum);  y += offset * sum
  *     float:   y += scale * dot(values, x);                            y += offset * sum
  *
  * with groups longer than 32 taken 32 inputs at a time. */
@@ -20,10 +22,10 @@
 
 #include "backend/cpu/panel.h"
 
-/* 32 inputs of one token as int8: x ~ scale * q. Index 0 and 1 of the sums are
- * the halves of 16. */
-struct act_q8 {
-    int8_t q[PANEL_BLOCK];
+/* 32 inputs of one token: x ~ scale * (256 * hi + lo), both planes within
+ * -127 .. 127. Index 0 and 1 of the sums are the halves of 16. */
+struct act_q16 {
+    int8_t hi[PANEL_BLOCK], lo[PANEL_BLOCK];
     float scale;
     float sum32, sum16[2]; /* scale * isum */
     int32_t isum32, isum16[2];
@@ -38,13 +40,13 @@ struct act_f32 {
 };
 
 enum {
-    MATMUL_TILE_INT = 8,     /* tokens per tile of act_q8 */
+    MATMUL_TILE_INT = 8,     /* tokens per tile of act_q16 */
     MATMUL_TILE_MAX = 8,     /* largest tile of act_f32 */
     MATMUL_DENSE_TOKENS = 24 /* per call of a dense kernel: whole tiles of every set */
 };
 
 /* One panel times one tile: y [tokens, 16], overwritten. */
-typedef void matmul_int_fn(const struct panel_layout *l, const uint8_t *panel, const struct act_q8 *x, int tokens,
+typedef void matmul_int_fn(const struct panel_layout *l, const uint8_t *panel, const struct act_q16 *x, int tokens,
                            float *y);
 typedef void matmul_float_fn(const struct panel_layout *l, const uint8_t *panel, const struct act_f32 *x, int tokens,
                              float *y);
@@ -61,7 +63,7 @@ struct matmul_kernels {
 
     /* cols inputs of one token into every `stride`-th block, zeros up to
      * `blocks` blocks. Inputs that are not finite give NaN scales. */
-    void (*act_to_q8)(const float *x, int64_t cols, int64_t blocks, int stride, struct act_q8 *out);
+    void (*act_to_q16)(const float *x, int64_t cols, int64_t blocks, int stride, struct act_q16 *out);
     void (*act_to_f32)(const float *x, int64_t cols, int64_t blocks, int stride, struct act_f32 *out);
 
     /* One block of codes from 16 rows of 32 bytes, `stride` apart. */

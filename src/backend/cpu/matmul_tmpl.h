@@ -176,14 +176,14 @@ ALWAYS_INLINE bool needs_bias(enum panel_code code, enum panel_scale scale)
     return code <= PANEL_U6 && (scale == PANEL_PLAIN || scale == PANEL_LEVELS_ONLY);
 }
 
-ALWAYS_INLINE vi int_start(const struct act_q8 *x, int g, int bias, enum panel_code code, enum panel_scale scale,
+ALWAYS_INLINE vi int_start(const struct act_q16 *x, int g, int bias, enum panel_code code, enum panel_scale scale,
                            int group)
 {
     return vi_set1(needs_bias(code, scale) ? bias * (group == 16 ? x->isum16[g] : x->isum32) : 0);
 }
 
 /* Group g of a block: its dot product enters y. */
-ALWAYS_INLINE vf int_add(vf y, vi dot, const struct act_q8 *x, const struct factors *f, int g, enum panel_scale scale,
+ALWAYS_INLINE vf int_add(vf y, vi dot, const struct act_q16 *x, const struct factors *f, int g, enum panel_scale scale,
                          int group)
 {
     y = vf_fma(vf_mul(vf_set1(x->scale), f->scale[g]), vf_from_vi(dot), y);
@@ -193,13 +193,14 @@ ALWAYS_INLINE vf int_add(vf y, vi dot, const struct act_q8 *x, const struct fact
 }
 
 /* One block, one part, one token. */
-ALWAYS_INLINE vf int_step(vf y, const vq c[QUADS], const struct act_q8 *x, const struct factors *f, int bias,
+ALWAYS_INLINE vf int_step(vf y, const vq c[QUADS], const struct act_q16 *x, const struct factors *f, int bias,
                           enum panel_code code, enum panel_scale scale, int group)
 {
     const int groups = group == 16 ? 2 : 1, quads = QUADS / groups;
     for (int g = 0; g < groups; g++) {
         vi d = int_start(x, g, bias, code, scale, group);
-        d = vq_dot(c + g * quads, quads, x->q + g * quads * 4, d, dot_kind(code));
+        vi hi = vq_dot(c + g * quads, quads, x->hi + g * quads * 4, vi_set1(0), dot_kind(code));
+        d = vq_dot(c + g * quads, quads, x->lo + g * quads * 4, vi_add(d, vi_shl(hi, 8)), dot_kind(code));
         y = int_add(y, d, x, f, g, scale, group);
     }
     return y;
@@ -213,7 +214,7 @@ ALWAYS_INLINE void int_codes(enum panel_code code, const uint8_t *p, vq table, v
             c[i] = vq_signed(c[i]);
 }
 
-ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, const struct act_q8 *x, int tokens,
+ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, const struct act_q16 *x, int tokens,
                              float *y, enum panel_code code, enum panel_scale scale, int group)
 {
     const int64_t units = l->units, header = l->header_bytes, block = l->block_bytes;
@@ -262,7 +263,7 @@ ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, con
 
 #define DEFINE(CODE, code, SCALE, scale, group)                                                                        \
     static void NAME(panel_int_##code##_##scale##_##group)(const struct panel_layout *l, const uint8_t *p,             \
-                                                           const struct act_q8 *x, int tokens, float *y)               \
+                                                           const struct act_q16 *x, int tokens, float *y)               \
     {                                                                                                                  \
         panel_int(l, p, x, tokens, y, PANEL_##CODE, PANEL_##SCALE, group);                                             \
     }
@@ -486,7 +487,7 @@ DEFINE(bf16, DT_BF16)
 
 enum { BLOCK_VECTORS = PANEL_BLOCK / VF_LANES };
 
-ALWAYS_INLINE void block_to_q8(const float *x, struct act_q8 *out)
+ALWAYS_INLINE void block_to_q16(const float *x, struct act_q16 *out)
 {
     vf v[BLOCK_VECTORS], top = vf_zero(), bad = vf_zero();
     for (int i = 0; i < BLOCK_VECTORS; i++) {
@@ -495,21 +496,26 @@ ALWAYS_INLINE void block_to_q8(const float *x, struct act_q8 *out)
         bad = vf_fma(v[i], vf_zero(), bad);
     }
     memset(out, 0, sizeof *out);
-    float not_finite = vf_sum(bad), scale = vf_reduce_max(top) / 127;
+    float not_finite = vf_sum(bad), step = vf_reduce_max(top) / 127;
     if (not_finite != 0) {
         out->scale = out->sum32 = out->sum16[0] = out->sum16[1] = not_finite;
         return;
     }
-    if (scale < 0x1p-100f)
+    if (step < 0x1p-100f)
         return;
-    vf inverse = vf_set1(1 / scale);
+    const vf inverse = vf_set1(1 / step), most = vf_set1(127), least = vf_set1(-127), full = vf_set1(256);
+    const float scale = step / 256;
     float sum[2];
     for (int h = 0; h < 2; h++) {
         vf s = vf_zero();
         for (int i = h * BLOCK_VECTORS / 2; i < (h + 1) * BLOCK_VECTORS / 2; i++) {
-            vi q = vi_round(vf_mul(v[i], inverse));
-            vi_store_i8(out->q + i * VF_LANES, q);
-            s = vf_add(s, vf_from_vi(q)); /* exact */
+            vf x1 = vf_mul(v[i], inverse);
+            vi hi = vi_round(x1);
+            vf rest = vf_mul(vf_sub(x1, vf_from_vi(hi)), full);
+            vi lo = vi_round(vf_max(vf_min(rest, most), least));
+            vi_store_i8(out->hi + i * VF_LANES, hi);
+            vi_store_i8(out->lo + i * VF_LANES, lo);
+            s = vf_add(s, vf_add(vf_mul(vf_from_vi(hi), full), vf_from_vi(lo))); /* exact */
         }
         sum[h] = vf_sum(s);
     }
@@ -522,17 +528,17 @@ ALWAYS_INLINE void block_to_q8(const float *x, struct act_q8 *out)
     out->sum32 = scale * (sum[0] + sum[1]);
 }
 
-static void NAME(act_to_q8)(const float *x, int64_t cols, int64_t blocks, int stride, struct act_q8 *out)
+static void NAME(act_to_q16)(const float *x, int64_t cols, int64_t blocks, int stride, struct act_q16 *out)
 {
     for (int64_t b = 0; b < blocks; b++, out += stride) {
         int64_t left = cols - b * PANEL_BLOCK;
         if (left >= PANEL_BLOCK) {
-            block_to_q8(x + b * PANEL_BLOCK, out);
+            block_to_q16(x + b * PANEL_BLOCK, out);
         } else {
             float part[PANEL_BLOCK] = {0};
             if (left > 0)
                 memcpy(part, x + b * PANEL_BLOCK, (size_t)left * sizeof *x);
-            block_to_q8(part, out);
+            block_to_q16(part, out);
         }
     }
 }
@@ -560,7 +566,7 @@ static void NAME(init_all)(struct matmul_kernels *k)
     k->dense_f16 = NAME(dense_f16);
     k->dense_bf16 = NAME(dense_bf16);
     k->tile_float = MATMUL_TILE_FLOAT;
-    k->act_to_q8 = NAME(act_to_q8);
+    k->act_to_q16 = NAME(act_to_q16);
     k->pack_f16 = NAME(pack_f16);
 }
 

@@ -88,7 +88,7 @@ static float group_scale(const struct panel_layout *l, const uint8_t *unit, int 
 /* ---- panels ---- */
 
 static void int_block(const struct panel_layout *l, const uint8_t *unit, const uint8_t *block, int b,
-                      const struct act_q8 *x, int tokens, float *y)
+                      const struct act_q16 *x, int tokens, float *y)
 {
     int16_t value[PANEL_ROWS][PANEL_BLOCK];
     block_values(l, block, value);
@@ -99,7 +99,7 @@ static void int_block(const struct panel_layout *l, const uint8_t *unit, const u
             for (int t = 0; t < tokens; t++) {
                 int32_t dot = l->bias * (n == 1 ? x[t].isum32 : x[t].isum16[i]);
                 for (int k = i * len; k < (i + 1) * len; k++)
-                    dot += value[r][k] * x[t].q[k];
+                    dot += value[r][k] * (256 * x[t].hi[k] + x[t].lo[k]);
                 float *out = y + t * PANEL_ROWS + r;
                 *out += x[t].scale * scale * (float)dot;
                 *out += offset * (n == 1 ? x[t].sum32 : x[t].sum16[i]);
@@ -107,7 +107,7 @@ static void int_block(const struct panel_layout *l, const uint8_t *unit, const u
         }
 }
 
-static void panel_int_scalar(const struct panel_layout *l, const uint8_t *p, const struct act_q8 *x, int tokens,
+static void panel_int_scalar(const struct panel_layout *l, const uint8_t *p, const struct act_q16 *x, int tokens,
                              float *y)
 {
     memset(y, 0, (size_t)tokens * PANEL_ROWS * sizeof *y);
@@ -207,26 +207,29 @@ static void load_block(const float *x, int64_t cols, int64_t b, float out[PANEL_
     memcpy(out, x + b * PANEL_BLOCK, (size_t)n * sizeof *out);
 }
 
-static void block_to_q8(const float x[PANEL_BLOCK], struct act_q8 *out)
+static void block_to_q16(const float x[PANEL_BLOCK], struct act_q16 *out)
 {
     float top = 0, bad = 0;
     for (int i = 0; i < PANEL_BLOCK; i++) {
         top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
         bad += x[i] * 0;
     }
-    *out = (struct act_q8){.scale = top / 127};
+    const float step = top / 127;
+    *out = (struct act_q16){.scale = step / 256};
     if (bad != 0) {
         out->scale = out->sum32 = out->sum16[0] = out->sum16[1] = bad;
         return;
     }
-    if (out->scale < 0x1p-100f) {
+    if (step < 0x1p-100f) {
         out->scale = 0;
         return;
     }
-    float inverse = 1 / out->scale;
+    float inverse = 1 / step;
     for (int i = 0; i < PANEL_BLOCK; i++) {
-        out->q[i] = (int8_t)rintf(x[i] * inverse);
-        out->isum16[i / 16] += out->q[i];
+        float hi = rintf(x[i] * inverse);
+        out->hi[i] = (int8_t)hi;
+        out->lo[i] = (int8_t)rintf(fmaxf(fminf((x[i] * inverse - hi) * 256, 127), -127));
+        out->isum16[i / 16] += 256 * out->hi[i] + out->lo[i];
     }
     out->isum32 = out->isum16[0] + out->isum16[1];
     out->sum32 = out->scale * (float)out->isum32;
@@ -234,12 +237,12 @@ static void block_to_q8(const float x[PANEL_BLOCK], struct act_q8 *out)
         out->sum16[h] = out->scale * (float)out->isum16[h];
 }
 
-static void act_to_q8_scalar(const float *x, int64_t cols, int64_t blocks, int stride, struct act_q8 *out)
+static void act_to_q16_scalar(const float *x, int64_t cols, int64_t blocks, int stride, struct act_q16 *out)
 {
     float block[PANEL_BLOCK];
     for (int64_t b = 0; b < blocks; b++, out += stride) {
         load_block(x, cols, b, block);
-        block_to_q8(block, out);
+        block_to_q16(block, out);
     }
 }
 
@@ -304,7 +307,7 @@ void matmul_init_scalar(struct matmul_kernels *k)
         .dense_f16 = dense_f16_scalar,
         .dense_bf16 = dense_bf16_scalar,
         .tile_float = MATMUL_TILE_MAX,
-        .act_to_q8 = act_to_q8_scalar,
+        .act_to_q16 = act_to_q16_scalar,
         .act_to_f32 = act_to_f32_scalar,
         .pack_block = pack_block_scalar,
         .pack_f16 = pack_f16_scalar,
