@@ -25,15 +25,19 @@ struct pool {
     int threads;
     pthread_t *ids;
 
-    /* A loop is published by `round`; a worker that sees a new round takes
-     * task numbers from `next` and then counts itself out in `left`. */
-    _Alignas(64) atomic_uint round;
-    pool_fn *fn;
+    /* A loop is open while its ticket holds tasks: the loop's round in the
+     * upper half, tasks not yet taken in the lower. Taking one is a
+     * compare-and-swap, so a worker that wakes late finds another round or
+     * nothing left and touches nothing. The caller waits for tasks that were
+     * taken, never for workers that were not scheduled. */
+    _Alignas(64) atomic_ullong ticket;
+    pool_fn *fn; /* these three are stable for whoever holds a task */
     void *arg;
     int tasks;
+    _Alignas(64) atomic_uint round; /* sleepers wait for it to change */
     atomic_int stop;
-    _Alignas(64) atomic_int next;
-    _Alignas(64) atomic_uint left;
+    _Alignas(64) atomic_uint done; /* tasks that are through */
+    atomic_int caller_sleeps;
     _Alignas(64) atomic_int sleepers;
 };
 
@@ -52,14 +56,20 @@ static void futex_wake_all(atomic_uint *word)
     syscall(SYS_futex, (uintptr_t)word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-static void run_tasks(struct pool *p, int worker)
+static void run_tasks(struct pool *p, int worker, unsigned round)
 {
-    int tasks = p->tasks;
     for (;;) {
-        int t = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-        if (t >= tasks)
-            return;
-        p->fn(p->arg, t, worker);
+        unsigned long long t = atomic_load_explicit(&p->ticket, memory_order_acquire);
+        do {
+            if ((unsigned)(t >> 32) != round || (unsigned)t == 0)
+                return;
+        } while (!atomic_compare_exchange_weak_explicit(&p->ticket, &t, t - 1, memory_order_acq_rel,
+                                                        memory_order_acquire));
+        unsigned tasks = (unsigned)p->tasks;
+        p->fn(p->arg, (int)(tasks - (unsigned)t), worker);
+        if (atomic_fetch_add_explicit(&p->done, 1, memory_order_seq_cst) + 1 == tasks &&
+            atomic_load_explicit(&p->caller_sleeps, memory_order_seq_cst))
+            futex_wake_all(&p->done);
     }
 }
 
@@ -89,9 +99,7 @@ static void *worker_main(void *arg)
         seen = wait_for_round(p, seen);
         if (atomic_load_explicit(&p->stop, memory_order_relaxed))
             return NULL;
-        run_tasks(p, w.index);
-        if (atomic_fetch_sub_explicit(&p->left, 1, memory_order_acq_rel) == 1)
-            futex_wake_all(&p->left);
+        run_tasks(p, w.index, seen);
     }
 }
 
@@ -153,24 +161,27 @@ int pool_threads(const struct pool *p)
 
 void pool_run(struct pool *p, int tasks, pool_fn *fn, void *arg)
 {
-    if (p->threads == 1 || tasks == 1) {
+    if (p->threads == 1 || tasks <= 1) {
         for (int t = 0; t < tasks; t++)
             fn(arg, t, 0);
         return;
     }
+    unsigned round = atomic_load_explicit(&p->round, memory_order_relaxed) + 1;
     p->fn = fn;
     p->arg = arg;
     p->tasks = tasks;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->left, (unsigned)p->threads - 1, memory_order_relaxed);
+    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->ticket, (unsigned long long)round << 32 | (unsigned)tasks, memory_order_release);
     publish(p);
-    run_tasks(p, 0);
-    for (int i = 0; i < SPINS * 4; i++) {
-        if (atomic_load_explicit(&p->left, memory_order_acquire) == 0)
+    run_tasks(p, 0, round);
+    for (int i = 0; i < SPINS; i++) {
+        if (atomic_load_explicit(&p->done, memory_order_acquire) == (unsigned)tasks)
             return;
         cpu_relax();
     }
-    unsigned left;
-    while ((left = atomic_load_explicit(&p->left, memory_order_acquire)) != 0)
-        futex_wait(&p->left, left);
+    unsigned done;
+    atomic_store_explicit(&p->caller_sleeps, 1, memory_order_seq_cst);
+    while ((done = atomic_load_explicit(&p->done, memory_order_seq_cst)) != (unsigned)tasks)
+        futex_wait(&p->done, done);
+    atomic_store_explicit(&p->caller_sleeps, 0, memory_order_relaxed);
 }
