@@ -153,7 +153,7 @@ static int close_to(const float *a, const float *b, int64_t n, float absolute, f
 
 /* One-thread kernels against scalar */
 
-static const int64_t sizes[] = {1,  2,  3,  4,  5,  7,  8,   9,   12,  15,  16,  17,   23,   24,  31,
+static const int64_t sizes[] = {1,  2,  3,  4,  5,  7,  8,  9,   12,  15,  16,  17,  23,   24,   31,
                                 32, 33, 47, 48, 63, 64, 65, 100, 127, 128, 129, 576, 1000, 4096, 4099};
 enum { N_SIZES = sizeof sizes / sizeof *sizes };
 
@@ -254,9 +254,9 @@ static void check_convert(const struct vector_kernels *k, const struct vector_ke
     float *x = guard_f32(n), *y = guard_f32(n), *want = guard_f32(n);
     for (int64_t i = 0; i < n; i++)
         x[i] = pick(2) ? uniform(-70000, 70000) : uniform(-1e-4f, 1e-4f);
-    const float special[] = {0,      -0.0f,   INFINITY,  -INFINITY, NAN,          65504,          65519.99f,
-                             65520,  1e-8f,   0x1p-25f,  0x1p-24f,  0x1.8p-24f,   0x1.ffcp-15f,   0x1.fffp-15f,
-                             1.0005f, 0x1.fep0f, 0x1.01p0f, 3.4e38f,  0x1.002p0f,   0x1.006p0f};
+    const float special[] = {0,       -0.0f,     INFINITY,  -INFINITY, NAN,        65504,        65519.99f,
+                             65520,   1e-8f,     0x1p-25f,  0x1p-24f,  0x1.8p-24f, 0x1.ffcp-15f, 0x1.fffp-15f,
+                             1.0005f, 0x1.fep0f, 0x1.01p0f, 3.4e38f,   0x1.002p0f, 0x1.006p0f};
     for (int64_t i = 0; i < n && n > 40; i++)
         x[i] = i < (int64_t)(sizeof special / sizeof *special) ? special[i] : x[i];
     for (int t = 0; t < KV_TYPE_COUNT; t++) {
@@ -317,7 +317,8 @@ static void check_softmax(const struct vector_kernels *k, const struct vector_ke
         float cap = pick(2) ? 0 : 10;
         float f = k->attn_softmax(s, lo, hi, 0.7f, cap, &a), g = ref->attn_softmax(want, lo, hi, 0.7f, cap, &b);
         check(close_to(s, want, KV_BLOCK, 1e-37f, 4e-6f), "attn_softmax", lo, hi);
-        check(close_to(&f, &g, 1, 1e-37f, 2e-6f) && close_to(&a.m, &b.m, 1, 0, 4e-7f) && close_to(&a.l, &b.l, 1, 0, 4e-6f),
+        check(close_to(&f, &g, 1, 1e-37f, 2e-6f) && close_to(&a.m, &b.m, 1, 0, 4e-7f) &&
+                  close_to(&a.l, &b.l, 1, 0, 4e-6f),
               "attn_softmax state", lo, hi);
         int zero = 1;
         for (int t = 0; t < KV_BLOCK; t++)
@@ -747,8 +748,8 @@ static void check_slots(const struct isa *isa, int threads)
     check(same(y, want, n), "cpu_softcap", threads, 0);
 
     float *w = guard_random(341, 1); /* three rows per token */
-    struct weight weight = {.view = {.format = quant_dense(DT_F32), .rows = 1, .cols = 341, .data = w,
-                                     .row_bytes = 341 * 4}};
+    struct weight weight = {
+        .view = {.format = quant_dense(DT_F32), .rows = 1, .cols = 341, .data = w, .row_bytes = 341 * 4}};
     cpu_rms_norm(base, &ty, &tx, &weight, 1e-5f, 0);
     for (int64_t r = 0; r < 3 * rows; r++)
         k->rms_norm(want + r * 341, x + r * 341, w, 341, 1e-5f, 0);
@@ -758,8 +759,8 @@ static void check_slots(const struct isa *isa, int threads)
     for (int i = 0; i < 61; i++)
         ids[i] = pick(61);
     cpu_rows(base, &ty, &tx, ids);
-    weight.view = (struct quant_view){.format = quant_dense(DT_F32), .rows = rows, .cols = cols, .data = x,
-                                      .row_bytes = (size_t)cols * 4};
+    weight.view = (struct quant_view){
+        .format = quant_dense(DT_F32), .rows = rows, .cols = cols, .data = x, .row_bytes = (size_t)cols * 4};
     int ok = 1;
     for (int64_t r = 0; r < rows; r++)
         ok &= same(y + r * cols, x + ids[r] * cols, cols);
@@ -849,8 +850,11 @@ static void bench_attend(const struct isa *isa, int threads, enum kv_type type, 
     }
     double pairs = (double)rows * ((double)context - (double)(rows - 1) / 2) * 9;
     printf("%-7s %d thread%s attend %-4s head %3d, context %5ld, rows %4ld: %9.1f us  %6.1f GB/s  %6.1f GFLOP/s\n",
-           isa->name, threads, threads > 1 ? "s" : " ", type == KV_F32 ? "f32" : type == KV_F16 ? "f16" : "bf16", dim,
-           (long)context, (long)rows, best * 1e6, (double)n_blocks * (double)bytes / best * 1e-9,
+           isa->name, threads, threads > 1 ? "s" : " ",
+           type == KV_F32   ? "f32"
+           : type == KV_F16 ? "f16"
+                            : "bf16",
+           dim, (long)context, (long)rows, best * 1e6, (double)n_blocks * (double)bytes / best * 1e-9,
            pairs * 4 * dim / best * 1e-9);
     mem_free(blocks);
     mem_free_pages(memory, (size_t)(layers * n_blocks) * bytes);
@@ -870,14 +874,30 @@ static void bench_kernels(const struct isa *isa)
         double t0 = now();
         for (int i = 0; i < TIMES; i++) {
             switch (op) {
-            case 0: k.rms_norm(y, x, g, N, 1e-5f, 0); break;
-            case 1: k.add(y, x, g, N); break;
-            case 2: k.act_mul[ACT_SILU](y, x, g, N); break;
-            case 3: k.act_mul[ACT_GELU_TANH](y, x, g, N); break;
-            case 4: k.softcap(y, x, 30, N); break;
-            case 5: k.rope[0](y, x, g, g, N); break;
-            case 6: k.rope[1](y, x, g, g, N); break;
-            default: y[0] = k.log_sum_exp(x, N); break;
+            case 0:
+                k.rms_norm(y, x, g, N, 1e-5f, 0);
+                break;
+            case 1:
+                k.add(y, x, g, N);
+                break;
+            case 2:
+                k.act_mul[ACT_SILU](y, x, g, N);
+                break;
+            case 3:
+                k.act_mul[ACT_GELU_TANH](y, x, g, N);
+                break;
+            case 4:
+                k.softcap(y, x, 30, N);
+                break;
+            case 5:
+                k.rope[0](y, x, g, g, N);
+                break;
+            case 6:
+                k.rope[1](y, x, g, g, N);
+                break;
+            default:
+                y[0] = k.log_sum_exp(x, N);
+                break;
             }
         }
         t[op] = (now() - t0) / TIMES / N * 1e9;

@@ -141,7 +141,7 @@ emulated_inline __m512 emulated_scalef_ps(__m512 a, __m512 b)
 #define _mm512_scalef_ps(a, b) emulated_scalef_ps(a, b)
 
 /* Whole numbers only: the upper half of `how`, the scale, is 0 in the kernels. */
-#define emulated_roundscale_ps(a, how) \
+#define emulated_roundscale_ps(a, how)                                                                                 \
     emulated_join_ps(_mm256_round_ps(emulated_half_ps(a, 0), how), _mm256_round_ps(emulated_half_ps(a, 1), how))
 #undef _mm512_roundscale_ps
 #define _mm512_roundscale_ps(a, how) emulated_roundscale_ps(a, how)

@@ -165,7 +165,8 @@ static void chunk_partial(const struct attend *x, const struct tile *t, const st
         int64_t ra = max64(0, -p), rb = window ? min64(t->rows, KV_BLOCK - 1 + window - p) : t->rows;
         if (ra >= rb)
             continue;
-        const char *keys = (const char *)span->blocks[b] + (size_t)t->kv_head * (size_t)shape->head_dim * KV_BLOCK * elem;
+        const char *keys =
+            (const char *)span->blocks[b] + (size_t)t->kv_head * (size_t)shape->head_dim * KV_BLOCK * elem;
         const char *values = (const char *)span->blocks[b] + kv_keys_bytes(shape) +
                              (size_t)t->kv_head * (size_t)shape->v_dim * KV_BLOCK * elem;
         k->attn_qk[shape->type](w->s + ra * n * KV_BLOCK, w->q + ra * n * shape->head_dim, keys, (int)(rb - ra) * n,
@@ -216,8 +217,7 @@ static void run_tile(void *arg, int task, int worker)
     int64_t queries = t->rows * t->heads, dim = x->a->shape.head_dim;
     struct area w = area_of(x, worker, queries);
     for (int64_t r = 0; r < t->rows; r++)
-        memcpy(w.q + r * t->heads * dim,
-               x->q + ((t->span->row + t->row + r) * x->a->n_heads + t->head) * dim,
+        memcpy(w.q + r * t->heads * dim, x->q + ((t->span->row + t->row + r) * x->a->n_heads + t->head) * dim,
                (size_t)(t->heads * dim) * sizeof(float));
     if (t->part) {
         w.st = (struct attn_state *)(void *)t->part;

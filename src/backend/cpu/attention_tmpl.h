@@ -66,7 +66,8 @@ TILE_INLINE vf ISA(kv_load_part)(enum kv_type type, const void *p, int64_t i, in
     }
 }
 
-TILE_INLINE void ISA(qk_tile)(enum kv_type type, int rows, int vectors, float *s, const float *q, const void *k, int dim)
+TILE_INLINE void ISA(qk_tile)(enum kv_type type, int rows, int vectors, float *s, const float *q, const void *k,
+                              int dim)
 {
     for (int t = 0; t < KV_BLOCK; t += vectors * VF_LANES) {
         vf acc[TILE_ROWS][8];
@@ -168,21 +169,15 @@ TILE_INLINE void ISA(pv_tile)(enum kv_type type, int rows, int vectors, float *a
     }
 
 #define QK_TILE(r)                                                                                                     \
-    (ISA(qk_tile)(type, r, TILE_VECTORS(r), s, q, k, head_dim), s += (r) * KV_BLOCK, q += (int64_t)(r) * head_dim)
+    (ISA(qk_tile)(type, r, TILE_VECTORS(r), s, q, k, head_dim), s += (r)*KV_BLOCK, q += (int64_t)(r)*head_dim)
 #define PV_TILE(r)                                                                                                     \
-    (ISA(pv_tile)(type, r, TILE_VECTORS(r), acc, p, v, lo, hi, v_dim), acc += (int64_t)(r) * v_dim,                    \
-     p += (r) * KV_BLOCK)
+    (ISA(pv_tile)(type, r, TILE_VECTORS(r), acc, p, v, lo, hi, v_dim), acc += (int64_t)(r)*v_dim, p += (r)*KV_BLOCK)
 
-TILE_INLINE void ISA(attn_qk)(enum kv_type type, float *s, const float *q, const void *k, int nq, int head_dim)
-{
-    FOR_TILES(nq, QK_TILE)
-}
+TILE_INLINE void ISA(attn_qk)(enum kv_type type, float *s, const float *q, const void *k, int nq,
+                              int head_dim){FOR_TILES(nq, QK_TILE)}
 
 TILE_INLINE void ISA(attn_pv)(enum kv_type type, float *acc, const float *p, const void *v, int nq, int lo, int hi,
-                              int v_dim)
-{
-    FOR_TILES(nq, PV_TILE)
-}
+                              int v_dim){FOR_TILES(nq, PV_TILE)}
 
 #define ATTN(name, type)                                                                                               \
     static void ISA(attn_qk_##name)(float *s, const float *q, const void *k, int nq, int head_dim)                     \
@@ -194,12 +189,10 @@ TILE_INLINE void ISA(attn_pv)(enum kv_type type, float *acc, const float *p, con
         ISA(attn_pv)(type, acc, p, v, nq, lo, hi, v_dim);                                                              \
     }
 
-ATTN(f32, KV_F32)
-ATTN(f16, KV_F16)
-ATTN(bf16, KV_BF16)
+ATTN(f32, KV_F32) ATTN(f16, KV_F16) ATTN(bf16, KV_BF16)
 
-/* x <= 0 */
-static inline float ISA(exp_one)(float x)
+    /* x <= 0 */
+    static inline float ISA(exp_one)(float x)
 {
     float t[VF_LANES];
     vf_store(t, vf_exp_negative(vf_set1(x)));

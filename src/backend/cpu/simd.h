@@ -29,17 +29,50 @@
 typedef __m512 vf;
 enum { VF_LANES = 16 };
 
-static inline vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline void vf_store(float *p, vf a) { _mm512_storeu_ps(p, a); }
-static inline vf vf_set1(float a) { return _mm512_set1_ps(a); }
-static inline vf vf_zero(void) { return _mm512_setzero_ps(); }
-static inline vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
-static inline vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
-static inline vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
-static inline vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
-static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
-static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+static inline vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+static inline void vf_store(float *p, vf a)
+{
+    _mm512_storeu_ps(p, a);
+}
+static inline vf vf_set1(float a)
+{
+    return _mm512_set1_ps(a);
+}
+static inline vf vf_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+static inline vf vf_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+static inline vf vf_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+static inline vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+static inline vf vf_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+static inline vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+static inline vf vf_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+static inline vf vf_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
 static inline vf vf_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -57,10 +90,22 @@ static inline float vf_sum(vf a)
             t[i] += t[i + n];
     return t[0];
 }
-static inline vf vf_max_number(vf a, vf b) { return _mm512_max_ps(a, b); } /* b when either is NaN */
-static inline vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-static inline vf vf_ldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); }
-static inline vf vf_ldexp_normal(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+static inline vf vf_max_number(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+} /* b when either is NaN */
+static inline vf vf_round(vf a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline vf vf_ldexp(vf a, vf n)
+{
+    return _mm512_scalef_ps(a, n);
+}
+static inline vf vf_ldexp_normal(vf a, vf n)
+{
+    return _mm512_scalef_ps(a, n);
+}
 static inline vf vf_abs(vf a)
 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0x7fffffff)));
@@ -124,18 +169,54 @@ static inline void vf_store_bf16(uint16_t *p, vf a)
 typedef __m256 vf;
 enum { VF_LANES = 8 };
 
-static inline vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
-static inline void vf_store(float *p, vf a) { _mm256_storeu_ps(p, a); }
-static inline vf vf_set1(float a) { return _mm256_set1_ps(a); }
-static inline vf vf_zero(void) { return _mm256_setzero_ps(); }
-static inline vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
-static inline vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
-static inline vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
-static inline vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
-static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
-static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
-static inline vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
-static inline vf vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline vf vf_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+static inline void vf_store(float *p, vf a)
+{
+    _mm256_storeu_ps(p, a);
+}
+static inline vf vf_set1(float a)
+{
+    return _mm256_set1_ps(a);
+}
+static inline vf vf_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+static inline vf vf_add(vf a, vf b)
+{
+    return _mm256_add_ps(a, b);
+}
+static inline vf vf_sub(vf a, vf b)
+{
+    return _mm256_sub_ps(a, b);
+}
+static inline vf vf_mul(vf a, vf b)
+{
+    return _mm256_mul_ps(a, b);
+}
+static inline vf vf_div(vf a, vf b)
+{
+    return _mm256_div_ps(a, b);
+}
+static inline vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+static inline vf vf_max(vf a, vf b)
+{
+    return _mm256_max_ps(a, b);
+}
+static inline vf vf_min(vf a, vf b)
+{
+    return _mm256_min_ps(a, b);
+}
+static inline vf vf_load_f16(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
 static inline vf vf_load_bf16(const uint16_t *p)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
@@ -146,8 +227,14 @@ static inline float vf_sum(vf a)
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_shuffle_ps(s, s, 1)));
 }
-static inline vf vf_max_number(vf a, vf b) { return _mm256_max_ps(a, b); } /* b when either is NaN */
-static inline vf vf_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vf vf_max_number(vf a, vf b)
+{
+    return _mm256_max_ps(a, b);
+} /* b when either is NaN */
+static inline vf vf_round(vf a)
+{
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 static inline vf vf_ldexp(vf a, vf n)
 {
     /* Two factors, both normal numbers. The first product is exact for any a
@@ -163,7 +250,10 @@ static inline vf vf_ldexp_normal(vf a, vf n)
     __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(a, _mm256_castsi256_ps(bits));
 }
-static inline vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+static inline vf vf_abs(vf a)
+{
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a);
+}
 static inline vf vf_copysign(vf a, vf sign)
 {
     const __m256 bit = _mm256_set1_ps(-0.0f);
@@ -183,8 +273,14 @@ static inline __m256i vf_part_mask(int n)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-static inline vf vf_load_part(const float *p, int n) { return _mm256_maskload_ps(p, vf_part_mask(n)); }
-static inline void vf_store_part(float *p, vf a, int n) { _mm256_maskstore_ps(p, vf_part_mask(n), a); }
+static inline vf vf_load_part(const float *p, int n)
+{
+    return _mm256_maskload_ps(p, vf_part_mask(n));
+}
+static inline void vf_store_part(float *p, vf a, int n)
+{
+    _mm256_maskstore_ps(p, vf_part_mask(n), a);
+}
 static inline void vf_load2(const float *p, vf *a, vf *b)
 {
     __m256 x = vf_load(p), y = vf_load(p + 8);
@@ -219,26 +315,71 @@ static inline void vf_store_bf16(uint16_t *p, vf a)
 typedef float32x4_t vf;
 enum { VF_LANES = 4 };
 
-static inline vf vf_load(const float *p) { return vld1q_f32(p); }
-static inline void vf_store(float *p, vf a) { vst1q_f32(p, a); }
-static inline vf vf_set1(float a) { return vdupq_n_f32(a); }
-static inline vf vf_zero(void) { return vdupq_n_f32(0); }
-static inline vf vf_add(vf a, vf b) { return vaddq_f32(a, b); }
-static inline vf vf_sub(vf a, vf b) { return vsubq_f32(a, b); }
-static inline vf vf_mul(vf a, vf b) { return vmulq_f32(a, b); }
-static inline vf vf_div(vf a, vf b) { return vdivq_f32(a, b); }
-static inline vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
-static inline vf vf_max(vf a, vf b) { return vmaxq_f32(a, b); }
-static inline vf vf_min(vf a, vf b) { return vminq_f32(a, b); }
-static inline vf vf_load_f16(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-static inline vf vf_load_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+static inline vf vf_load(const float *p)
+{
+    return vld1q_f32(p);
+}
+static inline void vf_store(float *p, vf a)
+{
+    vst1q_f32(p, a);
+}
+static inline vf vf_set1(float a)
+{
+    return vdupq_n_f32(a);
+}
+static inline vf vf_zero(void)
+{
+    return vdupq_n_f32(0);
+}
+static inline vf vf_add(vf a, vf b)
+{
+    return vaddq_f32(a, b);
+}
+static inline vf vf_sub(vf a, vf b)
+{
+    return vsubq_f32(a, b);
+}
+static inline vf vf_mul(vf a, vf b)
+{
+    return vmulq_f32(a, b);
+}
+static inline vf vf_div(vf a, vf b)
+{
+    return vdivq_f32(a, b);
+}
+static inline vf vf_fma(vf a, vf b, vf c)
+{
+    return vfmaq_f32(c, a, b);
+}
+static inline vf vf_max(vf a, vf b)
+{
+    return vmaxq_f32(a, b);
+}
+static inline vf vf_min(vf a, vf b)
+{
+    return vminq_f32(a, b);
+}
+static inline vf vf_load_f16(const uint16_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+static inline vf vf_load_bf16(const uint16_t *p)
+{
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
 static inline float vf_sum(vf a)
 {
     float32x2_t s = vadd_f32(vget_low_f32(a), vget_high_f32(a));
     return vget_lane_f32(s, 0) + vget_lane_f32(s, 1);
 }
-static inline vf vf_max_number(vf a, vf b) { return vmaxnmq_f32(a, b); }
-static inline vf vf_round(vf a) { return vrndnq_f32(a); }
+static inline vf vf_max_number(vf a, vf b)
+{
+    return vmaxnmq_f32(a, b);
+}
+static inline vf vf_round(vf a)
+{
+    return vrndnq_f32(a);
+}
 static inline vf vf_ldexp(vf a, vf n)
 {
     /* Two factors, both normal numbers. The first product is exact for any a
@@ -253,10 +394,22 @@ static inline vf vf_ldexp_normal(vf a, vf n)
     int32x4_t bits = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23);
     return vmulq_f32(a, vreinterpretq_f32_s32(bits));
 }
-static inline vf vf_abs(vf a) { return vabsq_f32(a); }
-static inline vf vf_copysign(vf a, vf sign) { return vbslq_f32(vdupq_n_u32(0x80000000u), sign, a); }
-static inline vf vf_select_lt(vf a, vf b, vf x, vf y) { return vbslq_f32(vcltq_f32(a, b), x, y); }
-static inline float vf_reduce_max(vf a) { return vmaxvq_f32(a); }
+static inline vf vf_abs(vf a)
+{
+    return vabsq_f32(a);
+}
+static inline vf vf_copysign(vf a, vf sign)
+{
+    return vbslq_f32(vdupq_n_u32(0x80000000u), sign, a);
+}
+static inline vf vf_select_lt(vf a, vf b, vf x, vf y)
+{
+    return vbslq_f32(vcltq_f32(a, b), x, y);
+}
+static inline float vf_reduce_max(vf a)
+{
+    return vmaxvq_f32(a);
+}
 static inline vf vf_load_part(const float *p, int n)
 {
     float t[4] = {0};
@@ -279,7 +432,10 @@ static inline void vf_store2(float *p, vf a, vf b)
 {
     vst2q_f32(p, (float32x4x2_t){{a, b}});
 }
-static inline void vf_store_f16(uint16_t *p, vf a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a))); }
+static inline void vf_store_f16(uint16_t *p, vf a)
+{
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a)));
+}
 static inline void vf_store_bf16(uint16_t *p, vf a)
 {
     uint32x4_t b = vreinterpretq_u32_f32(a), odd = vandq_u32(vshrq_n_u32(b, 16), vdupq_n_u32(1));

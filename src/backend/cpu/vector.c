@@ -154,8 +154,7 @@ static void act_mul_range(const void *arg, int64_t from, int64_t to)
     c->k->act_mul[c->act](c->y + at, c->x1 + at, c->x2 + at, span_count(c, from, to));
 }
 
-void cpu_act_mul(struct backend *b, struct tensor *y, const struct tensor *gate, const struct tensor *up,
-                 enum act act)
+void cpu_act_mul(struct backend *b, struct tensor *y, const struct tensor *gate, const struct tensor *up, enum act act)
 {
     struct vector_call c = {.k = kernels_of(b), .y = tensor_f32(y), .x1 = tensor_f32(gate), .x2 = tensor_f32(up)};
     c.n = tensor_count(y);
