@@ -237,8 +237,8 @@ struct panel_case {
     struct matrix m;
     const struct packed_weight *packed;
     struct guarded panels, q16[TOKENS + 1], f32[TOKENS + 1]; /* tiles of 1 .. 8 tokens; [0] unused */
-    float *x;                                               /* [TOKENS, cols] */
-    double *ref_int, *ref_float, *bound;                    /* [TOKENS, padded rows] */
+    float *x;                                                /* [TOKENS, cols] */
+    double *ref_int, *ref_float, *bound;                     /* [TOKENS, padded rows] */
     int64_t blocks, padded;
     char what[128];
 };
@@ -416,6 +416,7 @@ static void check_panel_shape(struct cpu_backend *b, const struct quant *q, int6
     }
     guarded_free(&c.panels);
     cpu_weight_unload(&b->base, &c.m.w);
+    cpu_slabs_free(b);
     matrix_free(&c.m);
     mem_free(c.x);
     mem_free(c.ref_int);
@@ -637,6 +638,7 @@ static void check_linear_cols(struct cpu_backend *b, const struct isa *s, int64_
         mem_free(one[i].data);
     }
     cpu_weight_unload(&b->base, &bias);
+    cpu_slabs_free(b);
     mem_free(x);
 }
 
@@ -825,6 +827,7 @@ int main(int argc, char **argv)
         pool_free(b.base.pool);
     }
     mem_free_pages(b.scratch, b.scratch_bytes);
+    cpu_slabs_free(&b);
     if (benching)
         return 0;
     printf("%ld passed, %ld failed\n", passed, failed);

@@ -80,8 +80,9 @@ static void test_messages_as_transformers(void **state)
     expect(t, &q, "[{\"role\": \"user\", \"n\": 1.0, \"b\": [null, 100.0]}]NoneNone");
     q.messages = "[{\"role\":\"assistant\",\"reasoning\":\"r\",\"content\":\"c\"}]";
     q.tools = "[]";
-    expect(t, &q, "[{\"thinking\": \"r\", \"role\": \"assistant\", \"reasoning\": \"r\", \"content\": \"c\", "
-                  "\"reasoning_content\": \"r\"}][]None");
+    expect(t, &q,
+           "[{\"thinking\": \"r\", \"role\": \"assistant\", \"reasoning\": \"r\", \"content\": \"c\", "
+           "\"reasoning_content\": \"r\"}][]None");
     tlm_chat_template_free(t);
 }
 
@@ -152,10 +153,11 @@ static void test_directory(void **state)
     assert_non_null(mkdtemp(dir));
     assert_int_equal(tlm_chat_template_open(dir, &t, &e), TLM_OK);
     assert_null(t);
-    put(dir, "tokenizer_config.json", "{\"bos_token\": {\"content\": \"<b>\"}, \"chat_template\": ["
-                                      "{\"name\": \"default\", "
-                                      "\"template\": \"D{{ bos_token }}{{ eos_token }}\"}, {\"name\": \"tool_use\", "
-                                      "\"template\": \"T\"}]}");
+    put(dir, "tokenizer_config.json",
+        "{\"bos_token\": {\"content\": \"<b>\"}, \"chat_template\": ["
+        "{\"name\": \"default\", "
+        "\"template\": \"D{{ bos_token }}{{ eos_token }}\"}, {\"name\": \"tool_use\", "
+        "\"template\": \"T\"}]}");
     put(dir, "special_tokens_map.json", "{\"bos_token\": \"no\", \"eos_token\": \"<e>\"}");
     assert_int_equal(tlm_chat_template_open(dir, &t, &e), TLM_OK);
     expect(t, &q, "D<b><e>");

@@ -95,9 +95,11 @@ static void test_random(void **state)
 /* The variables of make_jinja_goldens.chat_variables. */
 static struct jv chat_variables(struct jinja_run *r, const struct jv *row)
 {
-    static const char *const tokens[][2] = {
-        {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"},
-        {"date_string", "26 Jul 2024"}};
+    static const char *const tokens[][2] = {{"bos_token", "<s>"},
+                                            {"eos_token", "</s>"},
+                                            {"unk_token", "<unk>"},
+                                            {"pad_token", "<pad>"},
+                                            {"date_string", "26 Jul 2024"}};
     struct jv v = jv_dict_new(r), conversations = member("conversations"), messages;
     assert_int_equal(jv_dict_get(r, conversations.u.d, row[1], &messages), 1);
     jv_dict_set(r, v.u.d, jv_cstr(r, "messages"), messages);
@@ -186,8 +188,10 @@ static void test_messages(void **state)
         {"{% include 'x' %}", "template: line 1: the tag 'include' is not supported in chat templates",
          TLM_EUNSUPPORTED},
         {"{{ 'a'|nope }}", "template: line 1: No filter named 'nope'.", TLM_EFORMAT},
-        {"\n{% if 1 %}", "template: line 2: Unexpected end of template. Jinja was looking for the following tags: "
-                         "'elif'.", TLM_EFORMAT},
+        {"\n{% if 1 %}",
+         "template: line 2: Unexpected end of template. Jinja was looking for the following tags: "
+         "'elif'.",
+         TLM_EFORMAT},
         {"{{ [].append(1) }}", "template: line 1: access to attribute 'append' of 'list' object is unsafe.",
          TLM_EINVAL},
         {"{{ 1 // 0 }}", "template: line 1: integer division or modulo by zero", TLM_EINVAL},

@@ -214,7 +214,8 @@ def rename_type(path, old, new):
 def test_fp8(turbolm, tmp_path, kind):
     """F8_E4M3 with scales gives the logits of the same weights written out in float32."""
     config = load("llama-linear.hf")["config"] | {
-        "hidden_size": 160, "intermediate_size": 200, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 32}
+        "hidden_size": 160, "intermediate_size": 200, "num_attention_heads": 5, "num_key_value_heads": 5,
+        "head_dim": 32}
     plain, packed = [], []
     sizes = {"embed": (128, 160), "gate_proj": (200, 160), "up_proj": (200, 160), "down_proj": (160, 200)}
     for name, shape, rule in load("llama-linear.hf")["tensors"]:

@@ -86,7 +86,8 @@ static void test_refused(void **state)
     refuse("{\"rope_type\": 5}", "a number");
     refuse("{\"rope_theta\": 0.5}", "rope_theta");
     refuse("{\"rope_type\": \"longrope\", \"short_factor\": [1]}", "original_max_position_embeddings");
-    refuse("{\"rope_type\": \"longrope\", \"original_max_position_embeddings\": 64, \"long_factor\": [1]}", "long_factor");
+    refuse("{\"rope_type\": \"longrope\", \"original_max_position_embeddings\": 64, \"long_factor\": [1]}",
+           "long_factor");
 }
 
 int main(void)

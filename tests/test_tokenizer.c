@@ -191,8 +191,16 @@ static void test_invalid_text(void **state)
     static const struct {
         const char *from, *to;
     } rows[] = {
-        {"a\xff\xfe" "b", "a\xef\xbf\xbd\xef\xbf\xbd" "b"}, {"\xe6\xbc", "\xef\xbf\xbd"},
-        {"\xf0\x9f\x98" "x", "\xef\xbf\xbd" "x"}, {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+        {"a\xff\xfe"
+         "b",
+         "a\xef\xbf\xbd\xef\xbf\xbd"
+         "b"},
+        {"\xe6\xbc", "\xef\xbf\xbd"},
+        {"\xf0\x9f\x98"
+         "x",
+         "\xef\xbf\xbd"
+         "x"},
+        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
         {"\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd"},
         {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
         {"\xe6\xbc\xa2", "\xe6\xbc\xa2"},
@@ -291,7 +299,10 @@ static void test_malformed(void **state)
         {"{" MODEL "}", NULL},
         {"{\"decoder\":null,\"version\":\"1.0\"," MODEL ",\"added_tokens\":[]}", NULL},
         {"", "ends"},
-        {"[]", "object"}, {"{}", "model"}, {"{\"model\":[]}", "model"}, {"{" MODEL "} x", "after the end"},
+        {"[]", "object"},
+        {"{}", "model"},
+        {"{\"model\":[]}", "model"},
+        {"{" MODEL "} x", "after the end"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}}", "merges"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}", "range"},
         {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":99999999999},\"merges\":[]}}", "range"},
@@ -349,10 +360,15 @@ static void test_normal_forms(void **state)
         enum unicode_form form;
         const char *from, *to;
     } rows[] = {
-        {UNICODE_NFC, "e\xcc\x81", "\xc3\xa9"}, {UNICODE_NFD, "\xc3\xa9", "e\xcc\x81"},
-        {UNICODE_NFC, "q\xcc\x87\xcc\xa3", "q\xcc\xa3\xcc\x87"}, {UNICODE_NFKC, "\xef\xac\x81", "fi"},
+        {UNICODE_NFC, "e\xcc\x81", "\xc3\xa9"},
+        {UNICODE_NFD, "\xc3\xa9", "e\xcc\x81"},
+        {UNICODE_NFC, "q\xcc\x87\xcc\xa3", "q\xcc\xa3\xcc\x87"},
+        {UNICODE_NFKC, "\xef\xac\x81", "fi"},
         {UNICODE_NFC, "\xea\xb0\x80\xe1\x86\xa7", "\xea\xb0\x80\xe1\x86\xa7"}, /* no trailing consonant */
-        {UNICODE_NFC, "\xea\xb0\x80\xe1\x86\xa8", "\xea\xb0\x81"}, {UNICODE_NFKD, "\xc2\xbd", "1\xe2\x81\x84" "2"},
+        {UNICODE_NFC, "\xea\xb0\x80\xe1\x86\xa8", "\xea\xb0\x81"},
+        {UNICODE_NFKD, "\xc2\xbd",
+         "1\xe2\x81\x84"
+         "2"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct buf b;
@@ -366,8 +382,8 @@ static void test_normal_forms(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),      cmocka_unit_test(test_smollm2),   cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_invalid_text), cmocka_unit_test(test_long_runs), cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_goldens),      cmocka_unit_test(test_smollm2),      cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_invalid_text), cmocka_unit_test(test_long_runs),    cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_malformed),    cmocka_unit_test(test_normal_forms),
     };
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);

@@ -27,20 +27,20 @@ struct tlm_logit_bias {
 };
 
 struct tlm_sampling {
-    float temperature;        /* >= 0; 0: greedy */
-    float top_p;              /* 0..1; 0 and 1: off */
-    float min_p;              /* 0..1; 0: off */
-    int min_tokens_to_keep;   /* >= 1, for min_p */
-    int top_k;                /* 0: off; below the vocabulary size */
-    float xtc_probability;    /* 0..1; 0: off */
-    float xtc_threshold;      /* 0..0.5 */
-    float repetition_penalty; /* >= 0; 0 and 1: off */
-    float presence_penalty, frequency_penalty; /* 0: off */
+    float temperature;                                           /* >= 0; 0: greedy */
+    float top_p;                                                 /* 0..1; 0 and 1: off */
+    float min_p;                                                 /* 0..1; 0: off */
+    int min_tokens_to_keep;                                      /* >= 1, for min_p */
+    int top_k;                                                   /* 0: off; below the vocabulary size */
+    float xtc_probability;                                       /* 0..1; 0: off */
+    float xtc_threshold;                                         /* 0..0.5 */
+    float repetition_penalty;                                    /* >= 0; 0 and 1: off */
+    float presence_penalty, frequency_penalty;                   /* 0: off */
     int repetition_context, presence_context, frequency_context; /* last n tokens, prompt included; 0: all */
     const struct tlm_logit_bias *logit_bias;
     size_t n_logit_bias;
     int has_seed;
-    uint64_t seed;            /* stream of this request; without has_seed the clock */
+    uint64_t seed; /* stream of this request; without has_seed the clock */
 };
 TLM_API void tlm_sampling_default(struct tlm_sampling *s);
 /* Range checks with one-line messages. vocab_size 0: not checked against. */
@@ -53,17 +53,17 @@ struct tlm_engine_options {
 };
 
 /* Starts the engine's thread. The model must outlive it. One engine per model. */
-TLM_API enum tlm_status tlm_engine_new(struct tlm_model *m, const struct tlm_engine_options *o,
-                                       struct tlm_engine **out, struct tlm_error *e);
+TLM_API enum tlm_status tlm_engine_new(struct tlm_model *m, const struct tlm_engine_options *o, struct tlm_engine **out,
+                                       struct tlm_error *e);
 /* Cancels what runs, joins the thread. */
 TLM_API void tlm_engine_free(struct tlm_engine *g);
 
 struct tlm_request {
     const int32_t *prompt; /* n_prompt ids, at least 1; copied */
     size_t n_prompt;
-    int64_t max_tokens;    /* -1: until EOS or the context is full; 0: none */
+    int64_t max_tokens;           /* -1: until EOS or the context is full; 0: none */
     struct tlm_sampling sampling; /* arrays copied */
-    const int32_t *eos;    /* ids that end it; NULL: the model's; n_eos 0 with a non-NULL pointer: none */
+    const int32_t *eos;           /* ids that end it; NULL: the model's; n_eos 0 with a non-NULL pointer: none */
     size_t n_eos;
     const char *const *stop; /* texts that end it; matched across tokens, not emitted */
     size_t n_stop;
@@ -85,24 +85,24 @@ enum tlm_event_type {
 
 enum tlm_finish {
     TLM_FINISH_NONE,
-    TLM_FINISH_STOP,      /* EOS or a stop text */
-    TLM_FINISH_LENGTH,    /* max_tokens, or the context is full */
+    TLM_FINISH_STOP,   /* EOS or a stop text */
+    TLM_FINISH_LENGTH, /* max_tokens, or the context is full */
     TLM_FINISH_CANCELLED,
-    TLM_FINISH_ERROR      /* see status and message */
+    TLM_FINISH_ERROR /* see status and message */
 };
 
 struct tlm_stats {
     size_t prompt_tokens, cached_tokens, generated_tokens; /* generated: EOS counted */
-    double prompt_seconds;     /* from start of work to the first token */
-    double generation_seconds; /* from the first token to the last */
+    double prompt_seconds;                                 /* from start of work to the first token */
+    double generation_seconds;                             /* from the first token to the last */
 };
 
 struct tlm_event {
     enum tlm_event_type type;
     uint64_t id;
-    int32_t token;      /* TOKEN */
-    float logprob;      /* TOKEN: natural log, before filters and temperature */
-    const char *text;   /* TOKEN, DONE: len bytes of UTF-8, then NUL; NULL without a tokenizer */
+    int32_t token;    /* TOKEN */
+    float logprob;    /* TOKEN: natural log, before filters and temperature */
+    const char *text; /* TOKEN, DONE: len bytes of UTF-8, then NUL; NULL without a tokenizer */
     size_t text_len;
     size_t processed, total; /* PROGRESS */
     enum tlm_finish finish;  /* DONE */

@@ -26,11 +26,11 @@ enum tlm_precision {
 
 /* Zero-initialise: zeros are the defaults. */
 struct tlm_model_options {
-    int threads;             /* 0: one per physical core */
-    const char *device;      /* NULL or "cpu" */
+    int threads;        /* 0: one per physical core */
+    const char *device; /* NULL or "cpu" */
     enum tlm_precision precision;
-    const char *kv_format;   /* NULL: by precision; or "f32", "f16", "bf16" */
-    int metadata_only;       /* only describe: no weights and no tokenizer are needed */
+    const char *kv_format; /* NULL: by precision; or "f32", "f16", "bf16" */
+    int metadata_only;     /* only describe: no weights and no tokenizer are needed */
 };
 
 TLM_API enum tlm_status tlm_model_open(const char *path, const struct tlm_model_options *o, struct tlm_model **out,
@@ -58,7 +58,7 @@ struct tlm_tensor_info {
     const char *name;   /* as the file has it */
     const char *format; /* "q4_1", "f32", "u32", "affine4g64" … */
     int n_dims;
-    int64_t shape[8];   /* outermost first */
+    int64_t shape[8]; /* outermost first */
     uint64_t bytes;
 };
 /* Returns 0 past the last. */

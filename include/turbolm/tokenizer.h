@@ -19,10 +19,10 @@ struct tlm_tokenizer;
 struct tlm_detokenizer;
 
 struct tlm_tokenizer_info {
-    const char *kind;       /* "byte-level BPE", "SentencePiece BPE", … */
-    int32_t vocab_size;     /* one more than the highest id */
+    const char *kind;           /* "byte-level BPE", "SentencePiece BPE", … */
+    int32_t vocab_size;         /* one more than the highest id */
     int32_t bos, eos, unk, pad; /* -1: none */
-    int adds_bos;           /* TLM_ENCODE_SPECIAL puts bos first */
+    int adds_bos;               /* TLM_ENCODE_SPECIAL puts bos first */
 };
 
 /* A model directory, a tokenizer.json, or a GGUF file (one that holds only a
@@ -32,8 +32,8 @@ TLM_API void tlm_tokenizer_free(struct tlm_tokenizer *t);
 TLM_API void tlm_tokenizer_info_get(const struct tlm_tokenizer *t, struct tlm_tokenizer_info *out);
 
 enum tlm_encode_flags {
-    TLM_ENCODE_SPECIAL = 1,     /* add what the post-processor adds (bos, eos) */
-    TLM_ENCODE_PLAIN = 2        /* names of special tokens inside the text are plain text */
+    TLM_ENCODE_SPECIAL = 1, /* add what the post-processor adds (bos, eos) */
+    TLM_ENCODE_PLAIN = 2    /* names of special tokens inside the text are plain text */
 };
 
 /* *ids: n ids, free with tlm_free. */

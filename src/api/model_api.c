@@ -1,4 +1,5 @@
 /* Opening and describing models. */
+#include <pthread.h>
 #include <string.h>
 
 #include "base/cpu.h"
@@ -49,10 +50,9 @@ static enum tlm_status add_eos_json(struct tlm_model *m, const cJSON *config, co
     int n = 0;
     enum tlm_status s = json_ints(config, "eos_token_id", ids, EOS_MAX, &n, e);
     for (int i = 0; i < n && s == TLM_OK; i++)
-        s = ids[i] < 0 || ids[i] >= vocab
-                ? err_set(e, TLM_EFORMAT, "eos_token_id: found %lld, expected 0 to %lld", (long long)ids[i],
-                          (long long)vocab - 1)
-                : add_eos(m, ids[i], e);
+        s = ids[i] < 0 || ids[i] >= vocab ? err_set(e, TLM_EFORMAT, "eos_token_id: found %lld, expected 0 to %lld",
+                                                    (long long)ids[i], (long long)vocab - 1)
+                                          : add_eos(m, ids[i], e);
     if (s != TLM_OK)
         err_prefix(e, "%s/%s", m->ck->path, where);
     return s;
@@ -173,9 +173,30 @@ static void fill_info(struct tlm_model *m, bool exact, int threads)
     i->heads = c->heads;
     i->kv_heads = c->kv_heads;
     i->head_dim = c->head_dim;
-    i->kv_bytes_per_token =
-        (uint64_t)(c->layers * c->kv_heads * c->head_dim * 2) * (uint64_t)kv_elem_bytes(m->kv_type);
+    i->kv_bytes_per_token = (uint64_t)(c->layers * c->kv_heads * c->head_dim * 2) * (uint64_t)kv_elem_bytes(m->kv_type);
     i->threads = threads;
+}
+
+/* Text is read on a thread of its own while the weights are packed. */
+struct text_job {
+    struct tlm_model *m;
+    struct tlm_error err;
+    enum tlm_status status;
+};
+
+static void *text_main(void *arg)
+{
+    struct text_job *j = arg;
+    j->status = open_text(j->m, &j->err);
+    return NULL;
+}
+
+static enum tlm_status load_weights(struct tlm_model *m, int threads, bool exact, struct tlm_error *e)
+{
+    if (m->ck->n_tensors == 0)
+        return err_set(e, TLM_EFORMAT, "%s: the file holds no weights", m->ck->path);
+    enum tlm_status s = backend_cpu_new(threads, exact, &m->be, e);
+    return s == TLM_OK ? model_load_weights(m, e) : s;
 }
 
 static enum tlm_status open_steps(struct tlm_model *m, const char *path, const struct tlm_model_options *o,
@@ -190,21 +211,23 @@ static enum tlm_status open_steps(struct tlm_model *m, const char *path, const s
         s = checkpoint_open(path, o->metadata_only, &m->ck, e);
     if (s == TLM_OK)
         s = model_configure(m, e);
-    if (s == TLM_OK)
-        s = open_text(m, e);
-    if (s == TLM_OK)
-        s = collect_eos(m, e);
     if (s != TLM_OK)
         return s;
     fill_info(m, exact, threads);
-    if (o->metadata_only)
-        return TLM_OK;
     for (int i = 0; i < m->ck->n_tensors; i++)
         m->ck->tensors[i].used = false; /* describing marked them */
-    if (m->ck->n_tensors == 0)
-        return err_set(e, TLM_EFORMAT, "%s: the file holds no weights", path);
-    s = backend_cpu_new(threads, exact, &m->be, e);
-    return s == TLM_OK ? model_load_weights(m, e) : s;
+    struct text_job job = {.m = m};
+    pthread_t thread;
+    bool apart = !o->metadata_only && threads > 1 && pthread_create(&thread, NULL, text_main, &job) == 0;
+    if (!apart)
+        text_main(&job);
+    if (!o->metadata_only)
+        s = load_weights(m, threads, exact, e);
+    if (apart)
+        pthread_join(thread, NULL);
+    if (s == TLM_OK && job.status != TLM_OK)
+        s = err_set(e, job.status, "%s", job.err.message);
+    return s == TLM_OK ? collect_eos(m, e) : s;
 }
 
 enum tlm_status tlm_model_open(const char *path, const struct tlm_model_options *o, struct tlm_model **out,

@@ -30,21 +30,21 @@ struct attn_span {
 };
 
 struct attn_args {
-    struct kv_shape shape;  /* kv heads, head dims, element type */
-    int n_heads;            /* query heads, a multiple of shape.n_heads */
-    float scale;            /* on q.k */
-    float softcap;          /* 0: none; else s = cap * tanh(s / cap) */
-    int64_t window;         /* 0: none; else row p sees positions > p - window */
-    const float *sinks;     /* [n_heads] extra logit per head, or NULL */
+    struct kv_shape shape; /* kv heads, head dims, element type */
+    int n_heads;           /* query heads, a multiple of shape.n_heads */
+    float scale;           /* on q.k */
+    float softcap;         /* 0: none; else s = cap * tanh(s / cap) */
+    int64_t window;        /* 0: none; else row p sees positions > p - window */
+    const float *sinks;    /* [n_heads] extra logit per head, or NULL */
     const struct attn_span *spans;
     int n_spans;
 };
 
 struct rope_args {
     int64_t head_dim;
-    int64_t dims;        /* rotated, even, <= head_dim; the rest passes */
-    bool interleaved;    /* pairs (2i, 2i+1) instead of (i, i + dims/2) */
-    const float *cos;    /* [T, dims/2]: attention factor included */
+    int64_t dims;     /* rotated, even, <= head_dim; the rest passes */
+    bool interleaved; /* pairs (2i, 2i+1) instead of (i, i + dims/2) */
+    const float *cos; /* [T, dims/2]: attention factor included */
     const float *sin;
 };
 

@@ -6,12 +6,12 @@
 #include "quant/quant.h"
 
 struct weight {
-    const char *name;              /* canonical name, for messages and adapters */
-    struct quant_view view;        /* a vector is [1, n] */
-    const struct file_map *map;    /* whose pages hold the view, or NULL */
-    void *device;                  /* backend-private form, or NULL: the view is used as it is */
+    const char *name;           /* canonical name, for messages and adapters */
+    struct quant_view view;     /* a vector is [1, n] */
+    const struct file_map *map; /* whose pages hold the view, or NULL */
+    void *device;               /* backend-private form, or NULL: the view is used as it is */
     size_t device_bytes;
-    unsigned uses;                 /* enum weight_use bits, known before weight_load */
+    unsigned uses; /* enum weight_use bits, known before weight_load */
 };
 
 enum weight_use {

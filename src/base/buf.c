@@ -1,3 +1,4 @@
+/* Growing byte buffer. */
 #include "base/buf.h"
 
 #include <stdio.h>

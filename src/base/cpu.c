@@ -1,3 +1,4 @@
+/* Instruction sets and cores of this machine. */
 #define _GNU_SOURCE
 #include "base/cpu.h"
 
@@ -13,8 +14,7 @@
 #endif
 
 static const char *const isa_names[CPU_ISA_COUNT] = {
-    [CPU_SCALAR] = "scalar",          [CPU_AVX2] = "avx2",
-    [CPU_AVX512] = "avx512",          [CPU_AVX512_VNNI] = "avx512vnni",
+    [CPU_SCALAR] = "scalar",          [CPU_AVX2] = "avx2", [CPU_AVX512] = "avx512", [CPU_AVX512_VNNI] = "avx512vnni",
     [CPU_AVX512_BF16] = "avx512bf16", [CPU_NEON] = "neon",
 };
 

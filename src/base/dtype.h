@@ -25,8 +25,8 @@ enum dtype {
     DT_COUNT
 };
 
-size_t dtype_size(enum dtype t);       /* bytes; 0 for DT_NONE */
-const char *dtype_name(enum dtype t);  /* "bf16" */
-int dtype_is_float(enum dtype t);      /* f32, f16, bf16, f64, f8 */
+size_t dtype_size(enum dtype t);      /* bytes; 0 for DT_NONE */
+const char *dtype_name(enum dtype t); /* "bf16" */
+int dtype_is_float(enum dtype t);     /* f32, f16, bf16, f64, f8 */
 
 #endif

@@ -58,7 +58,7 @@ static inline uint16_t fp_to_f16(float f)
         return (uint16_t)(sign | 0x7e00);
     if (b >= 0x477ff000) /* rounds to 65536 or more */
         return (uint16_t)(sign | 0x7c00);
-    if (b < 0x38800000) { /* below 2^-14: subnormal or zero */
+    if (b < 0x38800000) {                 /* below 2^-14: subnormal or zero */
         float m = fp_from_bits(b) + 0.5f; /* rounds at 2^-24, to even */
         return (uint16_t)(sign | (fp_bits(m) - 0x3f000000));
     }

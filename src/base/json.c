@@ -1,3 +1,4 @@
+/* Typed getters over cJSON. */
 #include "base/json.h"
 
 #include <math.h>
@@ -90,8 +91,7 @@ static enum tlm_status to_int(const cJSON *v, const char *key, int64_t min, int6
     if (!(fabs(d) <= 9007199254740992.0) || d != floor(d))
         return err_set(e, TLM_EFORMAT, "%s: found %.17g, expected an integer", key, d);
     if (d < (double)min || d > (double)max)
-        return err_set(e, TLM_EFORMAT, "%s: found %.0f, expected %lld to %lld", key, d, (long long)min,
-                       (long long)max);
+        return err_set(e, TLM_EFORMAT, "%s: found %.0f, expected %lld to %lld", key, d, (long long)min, (long long)max);
     *out = (int64_t)d;
     return TLM_OK;
 }

@@ -18,7 +18,8 @@ enum tlm_status json_load(const char *path, size_t max, cJSON **out, struct tlm_
  * matched exactly, case included. */
 const cJSON *json_get(const cJSON *obj, const char *key);
 
-enum tlm_status json_int(const cJSON *obj, const char *key, int64_t min, int64_t max, int64_t *out, struct tlm_error *e);
+enum tlm_status json_int(const cJSON *obj, const char *key, int64_t min, int64_t max, int64_t *out,
+                         struct tlm_error *e);
 enum tlm_status json_float(const cJSON *obj, const char *key, float *out, struct tlm_error *e);
 enum tlm_status json_bool(const cJSON *obj, const char *key, bool *out, struct tlm_error *e);
 /* Borrowed from obj. */

@@ -1,3 +1,4 @@
+/* Thread pool: tickets, futexes, no locks. */
 #define _GNU_SOURCE
 #include "base/pool.h"
 
@@ -63,8 +64,8 @@ static void run_tasks(struct pool *p, int worker, unsigned round)
         do {
             if ((unsigned)(t >> 32) != round || (unsigned)t == 0)
                 return;
-        } while (!atomic_compare_exchange_weak_explicit(&p->ticket, &t, t - 1, memory_order_acq_rel,
-                                                        memory_order_acquire));
+        } while (
+            !atomic_compare_exchange_weak_explicit(&p->ticket, &t, t - 1, memory_order_acq_rel, memory_order_acquire));
         unsigned tasks = (unsigned)p->tasks;
         p->fn(p->arg, (int)(tasks - (unsigned)t), worker);
         if (atomic_fetch_add_explicit(&p->done, 1, memory_order_seq_cst) + 1 == tasks &&

@@ -101,8 +101,7 @@ static void end_with_error(struct tlm_engine *g, struct request *q, const struct
 
 static void report_progress(struct tlm_engine *g, const struct request *q)
 {
-    struct tlm_event ev = {
-        .type = TLM_EVENT_PROGRESS, .id = q->id, .processed = q->done, .total = q->n_prompt};
+    struct tlm_event ev = {.type = TLM_EVENT_PROGRESS, .id = q->id, .processed = q->done, .total = q->n_prompt};
     events_put(&g->events, &ev);
 }
 

@@ -1,3 +1,4 @@
+/* Event ring of the engine. */
 #include "gen/events.h"
 
 #include <errno.h>

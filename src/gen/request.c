@@ -1,3 +1,4 @@
+/* Making and freeing requests. */
 #include "gen/request.h"
 
 #include <string.h>

@@ -20,12 +20,12 @@ struct request {
     struct tlm_detokenizer *detok; /* NULL without a tokenizer */
     struct stop stop;
     struct kv_seq *seq;
-    int32_t next;          /* the token that the next step feeds */
+    int32_t next; /* the token that the next step feeds */
     size_t generated;
     bool cancelled;
     double started, first_token, last_token; /* seconds, monotonic */
-    struct buf text;       /* of the event being made */
-    struct request *link;  /* waiting queue */
+    struct buf text;                         /* of the event being made */
+    struct request *link;                    /* waiting queue */
 };
 
 /* Copies all of r. `eos` are the model's ids, used when r gives none. */

@@ -17,7 +17,7 @@ void rng_bits(const uint32_t key[2], size_t n, uint32_t *out);
 /* Advances the stream; sub is the key of this draw. */
 void rng_split(struct rng *r, uint32_t sub[2]);
 /* The next draws of the stream. */
-float rng_uniform(struct rng *r);                       /* [0, 1) */
+float rng_uniform(struct rng *r);                        /* [0, 1) */
 void rng_uniform_n(struct rng *r, size_t n, float *out); /* one draw of n values */
 /* Integers in [lo, hi): floor of a uniform, one draw of n values. */
 void rng_integers(struct rng *r, int64_t lo, int64_t hi, size_t n, int64_t *out);

@@ -1,3 +1,4 @@
+/* Stop texts across tokens. */
 #include "gen/stop.h"
 
 #include <string.h>

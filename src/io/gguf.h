@@ -11,8 +11,20 @@
 #include "base/file.h"
 
 enum gguf_type {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL,
-    GGUF_STR, GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_TYPE_COUNT
+    GGUF_U8,
+    GGUF_I8,
+    GGUF_U16,
+    GGUF_I16,
+    GGUF_U32,
+    GGUF_I32,
+    GGUF_F32,
+    GGUF_BOOL,
+    GGUF_STR,
+    GGUF_ARRAY,
+    GGUF_U64,
+    GGUF_I64,
+    GGUF_F64,
+    GGUF_TYPE_COUNT
 };
 
 struct gguf_str {
@@ -23,8 +35,8 @@ struct gguf_str {
 struct gguf_array {
     enum gguf_type type; /* of the elements; nested arrays are refused */
     uint64_t n;
-    const void *data;                /* fixed-size elements, unaligned; NULL for strings */
-    const struct gguf_str *strings;  /* n entries when type is GGUF_STR */
+    const void *data;               /* fixed-size elements, unaligned; NULL for strings */
+    const struct gguf_str *strings; /* n entries when type is GGUF_STR */
 };
 
 struct gguf_kv {
@@ -43,10 +55,10 @@ struct gguf_tensor {
     const char *name; /* NUL-terminated */
     uint32_t type;    /* ggml type number, known to io/ggml_types.def */
     int n_dims;
-    int64_t ne[4];    /* ne[0] is the contiguous axis (inputs); unused ones are 1 */
+    int64_t ne[4]; /* ne[0] is the contiguous axis (inputs); unused ones are 1 */
     const void *data;
     size_t bytes;
-    int file;         /* which part, an index into gguf.maps */
+    int file; /* which part, an index into gguf.maps */
 };
 
 struct gguf {

@@ -28,7 +28,7 @@ struct st_file {
     int n_tensors;
     struct st_meta {
         const char *key, *value;
-    } *metadata; /* __metadata__; absent and null are the same as empty */
+    } * metadata; /* __metadata__; absent and null are the same as empty */
     int n_metadata;
     char *strings; /* owner of names and metadata */
     int *index;    /* hash index over the names */

@@ -25,9 +25,9 @@ struct kv_seq;
 /* limit_bytes bounds all blocks together; 0: no bound. */
 enum tlm_status kv_cache_new(const struct kv_layer_config *layers, int n_layers, size_t limit_bytes,
                              struct kv_cache **out, struct tlm_error *e);
-void kv_cache_free(struct kv_cache *kv); /* every sequence must be gone */
-size_t kv_cache_bytes(const struct kv_cache *kv);          /* allocated for blocks */
-size_t kv_cache_token_bytes(const struct kv_cache *kv);    /* per token of context, all layers */
+void kv_cache_free(struct kv_cache *kv);                /* every sequence must be gone */
+size_t kv_cache_bytes(const struct kv_cache *kv);       /* allocated for blocks */
+size_t kv_cache_token_bytes(const struct kv_cache *kv); /* per token of context, all layers */
 
 enum tlm_status kv_seq_new(struct kv_cache *kv, struct kv_seq **out, struct tlm_error *e);
 void kv_seq_free(struct kv_seq *s);

@@ -1,3 +1,4 @@
+/* Slabs of cache blocks and their free list. */
 #include "kvcache/kv_pool.h"
 
 #include "base/mem.h"

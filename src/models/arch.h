@@ -31,7 +31,7 @@ struct weight_row {
     const char *name; /* without ".weight"; '*' is the layer's number */
     const char *gguf; /* the same in GGUF files */
     enum row_kind kind;
-    size_t offset;    /* in the layer's struct when the name has '*', else in the parameters' */
+    size_t offset;       /* in the layer's struct when the name has '*', else in the parameters' */
     enum nn_dim out, in; /* NORM: length is out */
     enum row_bias bias;
 };

@@ -13,9 +13,9 @@
 #include "quant/quant.h"
 
 struct ckpt_tensor {
-    const char *name;      /* canonical: after the architecture's renaming */
-    const char *file_name; /* as the file has it */
-    enum dtype dtype;      /* DT_NONE for a GGUF block format */
+    const char *name;                 /* canonical: after the architecture's renaming */
+    const char *file_name;            /* as the file has it */
+    enum dtype dtype;                 /* DT_NONE for a GGUF block format */
     const struct quant *block_format; /* GGUF block format, or NULL */
     const char *format_name;
     int n_dims;

@@ -51,8 +51,8 @@ static enum tlm_status mlx_params_for(const struct checkpoint *ck, const char *s
     return s;
 }
 
-static enum tlm_status shape_error(const struct checkpoint *ck, const struct ckpt_tensor *t, int64_t rows,
-                                   int64_t cols, struct tlm_error *e)
+static enum tlm_status shape_error(const struct checkpoint *ck, const struct ckpt_tensor *t, int64_t rows, int64_t cols,
+                                   struct tlm_error *e)
 {
     return err_set(e, TLM_EFORMAT, "%s: tensor %s is %s [%lld, %lld], expected [%lld, %lld]", ck->path, t->file_name,
                    t->format_name, (long long)t->shape[0], (long long)t->shape[1], (long long)rows, (long long)cols);

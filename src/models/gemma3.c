@@ -139,12 +139,12 @@ static struct tensor *forward(struct ctx *c, const void *params, const struct ba
         const struct gemma3_layer *l = &layers[i];
         ctx_next_layer(c);
         opts.rope = cfg->is_sliding[i] ? &p->local : &p->global;
-        struct tensor *h = op_rms_norm(c, x, &l->attn_norm, eps, one);            // [T, D]
-        h = nn_attention(c, b->kv, i, &l->attn, h, eps, one, &opts);              // [T, D]
-        h = op_add(c, x, op_rms_norm(c, h, &l->attn_post_norm, eps, one));        // [T, D]
-        struct tensor *m = op_rms_norm(c, h, &l->mlp_norm, eps, one);             // [T, D]
-        m = nn_mlp(c, &l->mlp, m, cfg->act);                                      // [T, D]
-        x = op_add(c, h, op_rms_norm(c, m, &l->mlp_post_norm, eps, one));         // [T, D]
+        struct tensor *h = op_rms_norm(c, x, &l->attn_norm, eps, one);     // [T, D]
+        h = nn_attention(c, b->kv, i, &l->attn, h, eps, one, &opts);       // [T, D]
+        h = op_add(c, x, op_rms_norm(c, h, &l->attn_post_norm, eps, one)); // [T, D]
+        struct tensor *m = op_rms_norm(c, h, &l->mlp_norm, eps, one);      // [T, D]
+        m = nn_mlp(c, &l->mlp, m, cfg->act);                               // [T, D]
+        x = op_add(c, h, op_rms_norm(c, m, &l->mlp_post_norm, eps, one));  // [T, D]
     }
     x = op_rms_norm(c, op_rows(c, x, b->out_rows, b->n_out), &p->base.norm, eps, one); // [n, D]
     struct tensor *logits = arch_head(c, &p->base, x);                                 // [n, V]

@@ -1,3 +1,4 @@
+/* GGUF metadata as Hugging Face config keys. */
 #include "models/gguf_map.h"
 
 #include <math.h>
@@ -88,9 +89,9 @@ static enum tlm_status copy_scaling(const struct arch *a, const struct gguf *g, 
 
 static enum tlm_status refuse(const struct arch *a, const struct gguf *g, struct tlm_error *e)
 {
-    static const char *const keys[] = {"expert_count", "attention.clamp_kqv", "attention.max_alibi_bias",
-                                       "attention.causal", "residual_scale", "embedding_scale", "attention.scale",
-                                       "logit_scale"};
+    static const char *const keys[] = {"expert_count",     "attention.clamp_kqv", "attention.max_alibi_bias",
+                                       "attention.causal", "residual_scale",      "embedding_scale",
+                                       "attention.scale",  "logit_scale"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         char key[128];
         key_of(key, a, keys[i]);

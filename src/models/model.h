@@ -9,9 +9,9 @@
 struct tlm_model {
     struct checkpoint *ck;
     const struct arch *arch;
-    void *params;              /* starts with struct arch_base */
-    struct backend *be;        /* NULL after metadata_only */
-    struct weight **weights;   /* every weight that was loaded, in the table's order */
+    void *params;            /* starts with struct arch_base */
+    struct backend *be;      /* NULL after metadata_only */
+    struct weight **weights; /* every weight that was loaded, in the table's order */
     int n_weights;
     enum kv_type kv_type;
     struct tlm_tokenizer *tokenizer;
@@ -42,6 +42,6 @@ enum tlm_status model_cache_new(const struct tlm_model *m, size_t limit_bytes, s
  * the ctx's memory until its next pass. On failure the sequences are as before
  * and the error is c->err. */
 float *model_forward(const struct tlm_model *m, struct ctx *c, struct kv_cache *kv, const int32_t *ids,
-                           const struct kv_span *spans, int n_spans, const int32_t *out_rows, int64_t n_out);
+                     const struct kv_span *spans, int n_spans, const int32_t *out_rows, int64_t n_out);
 
 #endif

@@ -10,9 +10,9 @@
 static bool expand(char out[CKPT_NAME_MAX], const char *pattern, int64_t layer)
 {
     const char *star = strchr(pattern, '*');
-    int n = star ? snprintf(out, CKPT_NAME_MAX, "%.*s%lld%s", (int)(star - pattern), pattern, (long long)layer,
-                            star + 1)
-                 : snprintf(out, CKPT_NAME_MAX, "%s", pattern);
+    int n = star
+                ? snprintf(out, CKPT_NAME_MAX, "%.*s%lld%s", (int)(star - pattern), pattern, (long long)layer, star + 1)
+                : snprintf(out, CKPT_NAME_MAX, "%s", pattern);
     return n > 0 && n < CKPT_NAME_MAX;
 }
 
@@ -253,7 +253,7 @@ enum tlm_status model_cache_new(const struct tlm_model *m, size_t limit_bytes, s
 }
 
 float *model_forward(const struct tlm_model *m, struct ctx *c, struct kv_cache *kv, const int32_t *ids,
-                           const struct kv_span *spans, int n_spans, const int32_t *out_rows, int64_t n_out)
+                     const struct kv_span *spans, int n_spans, const int32_t *out_rows, int64_t n_out)
 {
     struct batch b = {.ids = ids, .out_rows = out_rows, .n_out = n_out};
     for (int i = 0; i < n_spans; i++)

@@ -83,13 +83,13 @@ static struct tensor *forward(struct ctx *c, const void *params, const struct ba
     for (int i = 0; i < cfg->layers && ctx_ok(c); i++) {
         const struct qwen3_layer *l = &layers[i];
         ctx_next_layer(c);
-        struct tensor *h = op_rms_norm(c, x, &l->attn_norm, eps, 0);      // [T, D]
+        struct tensor *h = op_rms_norm(c, x, &l->attn_norm, eps, 0);             // [T, D]
         h = op_add(c, x, nn_attention(c, b->kv, i, &l->attn, h, eps, 0, &opts)); // [T, D]
-        struct tensor *m = op_rms_norm(c, h, &l->mlp_norm, eps, 0);       // [T, D]
-        x = op_add(c, h, nn_mlp(c, &l->mlp, m, cfg->act));                // [T, D]
+        struct tensor *m = op_rms_norm(c, h, &l->mlp_norm, eps, 0);              // [T, D]
+        x = op_add(c, h, nn_mlp(c, &l->mlp, m, cfg->act));                       // [T, D]
     }
     x = op_rms_norm(c, op_rows(c, x, b->out_rows, b->n_out), &p->base.norm, eps, 0); // [n, D]
-    return arch_head(c, &p->base, x);                                              // [n, V]
+    return arch_head(c, &p->base, x);                                                // [n, V]
 }
 
 const struct arch arch_qwen3 = {

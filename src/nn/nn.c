@@ -1,3 +1,4 @@
+/* Shared config keys, attention block, gated MLP. */
 #include "nn/nn.h"
 
 #include <string.h>
@@ -44,12 +45,8 @@ static enum tlm_status load_act(struct nn_config *c, const cJSON *config, struct
     static const struct {
         const char *name;
         enum act act;
-    } acts[] = {{"silu", ACT_SILU},
-                {"swish", ACT_SILU},
-                {"gelu_pytorch_tanh", ACT_GELU_TANH},
-                {"gelu_new", ACT_GELU_TANH},
-                {"gelu", ACT_GELU_ERF},
-                {"relu", ACT_RELU},
+    } acts[] = {{"silu", ACT_SILU},          {"swish", ACT_SILU},    {"gelu_pytorch_tanh", ACT_GELU_TANH},
+                {"gelu_new", ACT_GELU_TANH}, {"gelu", ACT_GELU_ERF}, {"relu", ACT_RELU},
                 {"relu2", ACT_RELU2}};
     const char *key = json_get(config, "hidden_activation") ? "hidden_activation" : "hidden_act", *name = NULL;
     enum tlm_status s = json_str(config, key, &name, e);
@@ -172,6 +169,6 @@ struct tensor *nn_mlp(struct ctx *c, const struct nn_mlp *m, const struct tensor
 {
     const struct linear *const l[2] = {&m->gate, &m->up};
     struct tensor *y[2];
-    op_linears(c, x, 2, l, y);                            // 2 x [T, F]
+    op_linears(c, x, 2, l, y);                                     // 2 x [T, F]
     return op_linear(c, op_act_mul(c, y[0], y[1], act), &m->down); // [T, D]
 }

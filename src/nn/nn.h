@@ -15,17 +15,17 @@ enum nn_dim { NN_HIDDEN, NN_VOCAB, NN_Q, NN_KV, NN_FF, NN_HEAD, NN_DIMS };
 struct nn_config {
     int64_t vocab_size, hidden_size, layers, intermediate_size;
     int64_t heads, kv_heads, head_dim;
-    int64_t max_positions;   /* 0: not said */
+    int64_t max_positions; /* 0: not said */
     float rms_norm_eps;
     float rope_theta;
-    bool rope_interleaved;   /* rope_traditional: pairs are neighbours */
-    bool tied;               /* the output head is the embedding */
+    bool rope_interleaved; /* rope_traditional: pairs are neighbours */
+    bool tied;             /* the output head is the embedding */
     bool attention_bias, mlp_bias;
     enum act act;
-    int64_t sliding_window;  /* 0: none */
-    bool *is_sliding;        /* [layers], owned */
-    const cJSON *rope;       /* rope_scaling or rope_parameters, or NULL; borrowed */
-    const char *rope_where;  /* its key, for messages */
+    int64_t sliding_window; /* 0: none */
+    bool *is_sliding;       /* [layers], owned */
+    const cJSON *rope;      /* rope_scaling or rope_parameters, or NULL; borrowed */
+    const char *rope_where; /* its key, for messages */
     int64_t dim[NN_DIMS];
 };
 

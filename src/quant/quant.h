@@ -27,9 +27,9 @@ enum quant_code {
 
 /* What a scale is stored as, so that packing loses nothing. */
 enum quant_scale {
-    QUANT_SCALE_NONE,  /* dense */
-    QUANT_SCALE_F16,   /* exactly an f16 (e4m3 scales are too) */
-    QUANT_SCALE_BF16,  /* exactly a bf16 (e8m0 scales are too) */
+    QUANT_SCALE_NONE, /* dense */
+    QUANT_SCALE_F16,  /* exactly an f16 (e4m3 scales are too) */
+    QUANT_SCALE_BF16, /* exactly a bf16 (e8m0 scales are too) */
     QUANT_SCALE_F32,
     QUANT_SCALE_LEVELS /* f16 super-scale per 256 inputs x small integer per group */
 };
@@ -48,15 +48,15 @@ struct quant_levels {
 struct quant {
     const char *name; /* "q4_k", "affine4", "bf16" */
     enum quant_code code;
-    uint8_t bits;          /* per code; of an element when dense */
-    int16_t group;         /* inputs per scale; 0: the view says */
-    int16_t block;         /* inputs per file block; k0 and n below are multiples of it */
-    int16_t block_bytes;   /* of the codes' tensor */
+    uint8_t bits;           /* per code; of an element when dense */
+    int16_t group;          /* inputs per scale; 0: the view says */
+    int16_t block;          /* inputs per file block; k0 and n below are multiples of it */
+    int16_t block_bytes;    /* of the codes' tensor */
     enum quant_scale scale; /* F32: a tensor of its own, whose scale_dtype (in the view) is f16, bf16 or f32 */
-    bool has_offset;       /* stored offsets */
-    int16_t zero;          /* without stored offsets: offset = -zero * scale */
-    const int8_t *table;   /* QUANT_TABLE */
-    float unit;            /* factor on every scale: 0.5 for e2m1, whose table holds doubled values; else 1 */
+    bool has_offset;        /* stored offsets */
+    int16_t zero;           /* without stored offsets: offset = -zero * scale */
+    const int8_t *table;    /* QUANT_TABLE */
+    float unit;             /* factor on every scale: 0.5 for e2m1, whose table holds doubled values; else 1 */
 
     /* Codes of row r, inputs k0 .. k0+n, one byte each. */
     void (*codes)(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, uint8_t *out);
@@ -72,8 +72,8 @@ struct quant {
 struct quant_view {
     const struct quant *format;
     int64_t rows, cols;
-    int group;          /* inputs per scale */
-    const void *data;   /* codes or elements, row-major */
+    int group;        /* inputs per scale */
+    const void *data; /* codes or elements, row-major */
     size_t row_bytes;
     const void *scales; /* own tensor, row-major [rows / scale_rows, ceil(cols / group)], or NULL */
     enum dtype scale_dtype;

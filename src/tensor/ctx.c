@@ -1,3 +1,4 @@
+/* Step memory and the first error of a pass. */
 #include "tensor/ctx.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* Shape checks and calls of the backend. */
 #include "tensor/op.h"
 
 /* NULL inputs only follow an error that is already set. */
@@ -8,8 +9,7 @@ static bool have(struct ctx *c, const struct tensor *a)
 
 static void shape_error(struct ctx *c, const char *op, const char *what, int64_t found, int64_t expected)
 {
-    err_set(&c->err, TLM_EINTERNAL, "%s: %s is %lld, expected %lld", op, what, (long long)found,
-            (long long)expected);
+    err_set(&c->err, TLM_EINTERNAL, "%s: %s is %lld, expected %lld", op, what, (long long)found, (long long)expected);
 }
 
 static bool same_shape(struct ctx *c, const char *op, const struct tensor *a, const struct tensor *b)

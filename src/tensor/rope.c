@@ -1,3 +1,4 @@
+/* Inverse frequencies of every rotary type, and tables of angles. */
 #include "tensor/rope.h"
 
 #include <math.h>

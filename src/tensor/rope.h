@@ -27,9 +27,9 @@ struct rope {
 };
 
 struct rope_params {
-    int64_t head_dim;     /* of the vectors that are rotated */
-    int64_t dims;         /* rotated part */
-    float theta;          /* base when the settings give none */
+    int64_t head_dim; /* of the vectors that are rotated */
+    int64_t dims;     /* rotated part */
+    float theta;      /* base when the settings give none */
     int64_t max_positions;
     bool interleaved;
 };

@@ -91,7 +91,9 @@ enum tlm_status bpe_add_merge(struct tlm_tokenizer *t, const char *l, size_t ln,
     if (left < 0 || right < 0 || id < 0)
         return err_set(e, TLM_EFORMAT, "merge %u (\"%.*s\" + \"%.*s\"): %s is not in the vocabulary", m->n_pairs,
                        ln > 200 ? 200 : (int)ln, l, rn > 200 ? 200 : (int)rn, r,
-                       left < 0 ? "the left part" : right < 0 ? "the right part" : "the result");
+                       left < 0    ? "the left part"
+                       : right < 0 ? "the right part"
+                                   : "the result");
     enum tlm_status s = bpe_reserve(t, (size_t)m->n_pairs + 1, e);
     if (s != TLM_OK)
         return s;

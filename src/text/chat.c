@@ -176,8 +176,9 @@ static struct jv mark_final(struct jinja_run *r, struct jv messages, const char 
     const struct jv *content = jv_dict_find(last, "content");
     r->name = "messages";
     if (!content)
-        return jv_fail(r, TLM_EINVAL, "continue_final_message is set but the final message has no \"content\" to "
-                                      "continue");
+        return jv_fail(r, TLM_EINVAL,
+                       "continue_final_message is set but the final message has no \"content\" to "
+                       "continue");
     if (!strstr(source, "content"))
         return jv_fail(r, TLM_EINVAL, "continue_final_message is set but the template does not use \"content\"");
     if (content->type != JV_LIST) {
@@ -200,10 +201,10 @@ static bool cut_at_tag(struct jinja_run *r, struct buf *out, struct jv final)
     size_t start = 0, end = final.u.s->n, tag_n = sizeof tag - 2; /* without its space */
     text_strip(final.u.s->p, &start, &end, NULL, 0, true, true);
     size_t at = text_rfind(buf_str(out), out->len, tag, tag_n);
-    if (at == SIZE_MAX ||
-        text_find(buf_str(out), out->len, final.u.s->p + start, end - start) == SIZE_MAX) {
-        jv_fail(r, TLM_EINVAL, "continue_final_message is set but the final message does not appear in the chat "
-                               "after applying the chat template; the template may delete parts of it");
+    if (at == SIZE_MAX || text_find(buf_str(out), out->len, final.u.s->p + start, end - start) == SIZE_MAX) {
+        jv_fail(r, TLM_EINVAL,
+                "continue_final_message is set but the final message does not appear in the chat "
+                "after applying the chat template; the template may delete parts of it");
         return false;
     }
     size_t from = 0;

@@ -217,9 +217,9 @@ static enum tlm_status gguf_named_templates(struct tlm_chat_template *t, const s
 static enum tlm_status gguf_tokens(struct tlm_chat_template *t, const struct gguf *g, struct tlm_error *e)
 {
     static const char *const rows[][2] = {
-        {"tokenizer.ggml.bos_token_id", "bos_token"},           {"tokenizer.ggml.eos_token_id", "eos_token"},
-        {"tokenizer.ggml.unknown_token_id", "unk_token"},       {"tokenizer.ggml.padding_token_id", "pad_token"},
-        {"tokenizer.ggml.seperator_token_id", "sep_token"},     {"tokenizer.ggml.cls_token_id", "cls_token"},
+        {"tokenizer.ggml.bos_token_id", "bos_token"},       {"tokenizer.ggml.eos_token_id", "eos_token"},
+        {"tokenizer.ggml.unknown_token_id", "unk_token"},   {"tokenizer.ggml.padding_token_id", "pad_token"},
+        {"tokenizer.ggml.seperator_token_id", "sep_token"}, {"tokenizer.ggml.cls_token_id", "cls_token"},
         {"tokenizer.ggml.mask_token_id", "mask_token"},
     };
     const struct gguf_array *tokens = NULL;

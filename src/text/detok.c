@@ -23,8 +23,8 @@ struct stage {
     uint64_t index; /* tokens begun */
     bool open;      /* its one output token has begun */
     bool seen_last; /* hold has a token */
-    int64_t left; /* strip: characters that may still go at the start */
-    int64_t tail; /* strip: characters held at the end */
+    int64_t left;   /* strip: characters that may still go at the start */
+    int64_t tail;   /* strip: characters held at the end */
 };
 
 struct tlm_detokenizer {
@@ -83,8 +83,8 @@ static void clean_up(struct buf *out, const char *s, size_t n)
     static const struct {
         const char *from, *to;
     } rule[] = {
-        {" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
-        {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+        {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},    {" n't", "n't"},
+        {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
     };
     struct buf other;
     buf_init(&other, out->max);

@@ -46,9 +46,15 @@ static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_de
         const char *name;
         enum decoder_kind kind;
     } known[] = {
-        {"ByteLevel", DECODER_BYTE_LEVEL}, {"Replace", DECODER_REPLACE}, {"ByteFallback", DECODER_BYTE_FALLBACK},
-        {"Fuse", DECODER_FUSE}, {"Strip", DECODER_STRIP}, {"Metaspace", DECODER_METASPACE},
-        {"WordPiece", DECODER_WORDPIECE}, {"BPEDecoder", DECODER_BPE}, {"CTC", DECODER_CTC},
+        {"ByteLevel", DECODER_BYTE_LEVEL},
+        {"Replace", DECODER_REPLACE},
+        {"ByteFallback", DECODER_BYTE_FALLBACK},
+        {"Fuse", DECODER_FUSE},
+        {"Strip", DECODER_STRIP},
+        {"Metaspace", DECODER_METASPACE},
+        {"WordPiece", DECODER_WORDPIECE},
+        {"BPEDecoder", DECODER_BPE},
+        {"CTC", DECODER_CTC},
     };
     size_t k = 0;
     while (k < sizeof known / sizeof *known && strcmp(type, known[k].name))

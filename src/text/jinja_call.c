@@ -9,8 +9,8 @@ enum { RANGE_MAX_ITEMS = 100000 };
 
 enum global_id { G_RANGE, G_DICT, G_NAMESPACE, G_CYCLER, G_JOINER, G_RAISE, G_STRFTIME, G_COUNT };
 
-static const char *const global_names[G_COUNT] = {"range",  "dict",            "namespace",   "cycler",
-                                                  "joiner", "raise_exception", "strftime_now"};
+static const char *const global_names[G_COUNT] = {"range",           "dict",        "namespace", "cycler", "joiner",
+                                                  "raise_exception", "strftime_now"};
 
 static bool has_keyword(const struct jinja_args *args, const char *name, size_t n, struct jv *out)
 {
@@ -51,8 +51,9 @@ bool jinja_bind(struct jinja_run *r, const char *function, const char *spec, con
         p += *p == ',';
     }
     if (args->n > i || (args->kw && args->kw->n > used)) {
-        jv_type_error(r, args->n > i ? "%s() takes %zu arguments but %zu were given"
-                                     : "%s() got an unexpected keyword argument (of %zu known; %zu positional)",
+        jv_type_error(r,
+                      args->n > i ? "%s() takes %zu arguments but %zu were given"
+                                  : "%s() got an unexpected keyword argument (of %zu known; %zu positional)",
                       function, i, args->n);
         return false;
     }
@@ -127,8 +128,10 @@ static struct jv make_namespace(struct jinja_run *r, const struct jinja_args *ar
     for (size_t i = 0; !jv_is_error(d) && i < d.u.d->n; i++) {
         struct jv key = d.u.d->e[i].key;
         if (key.type == JV_STR && key.u.s->n && key.u.s->p[0] == '_')
-            return jv_fail(r, TLM_EINVAL, "Chat templates cannot store underscore-prefixed attributes on a namespace, "
-                                          "but got '%.*s'.", (int)(key.u.s->n & 127), key.u.s->p);
+            return jv_fail(r, TLM_EINVAL,
+                           "Chat templates cannot store underscore-prefixed attributes on a namespace, "
+                           "but got '%.*s'.",
+                           (int)(key.u.s->n & 127), key.u.s->p);
     }
     if (!jv_is_error(d))
         d.type = JV_NAMESPACE;

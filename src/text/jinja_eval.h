@@ -51,7 +51,7 @@ struct jv jinja_getattr(struct jinja_run *r, struct jv obj, struct jv name);
 struct jv jinja_getitem(struct jinja_run *r, struct jv obj, struct jv key);
 struct jv jinja_slice(struct jinja_run *r, struct jv obj, const struct jv part[3]);
 struct jv jinja_concat2(struct jinja_run *r, struct jv a, struct jv b); /* two strings */
-struct jv jinja_escape(struct jinja_run *r, struct jv v); /* HTML, a safe string */
+struct jv jinja_escape(struct jinja_run *r, struct jv v);               /* HTML, a safe string */
 
 /* jinja_call.c */
 struct jv jinja_call(struct jinja_run *r, struct jv callee, const struct jinja_args *args);

@@ -98,8 +98,10 @@ static bool namespace_store(struct jinja_run *r, struct jinja_frame *f, const st
         return false;
     }
     if (target->value.u.s->p[0] == '_') {
-        jv_fail(r, TLM_EINVAL, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got "
-                               "'%.*s'.", (int)(target->value.u.s->n & 127), target->value.u.s->p);
+        jv_fail(r, TLM_EINVAL,
+                "Chat templates cannot store underscore-prefixed attributes on a namespace, but got "
+                "'%.*s'.",
+                (int)(target->value.u.s->n & 127), target->value.u.s->p);
         return false;
     }
     return jv_dict_set(r, ns.u.d, target->value, v);
@@ -310,8 +312,14 @@ static struct jv_loop *new_loop(struct jinja_run *r, const struct jinja_node *n,
 {
     struct jv_loop *l = jv_alloc(r, sizeof *l);
     if (l)
-        *l = (struct jv_loop){.index0 = -1, .length = -1, .current = jv_missing, .before = jv_missing,
-                              .changed = jv_missing, .depth0 = depth0, .node = n, .frame = f};
+        *l = (struct jv_loop){.index0 = -1,
+                              .length = -1,
+                              .current = jv_missing,
+                              .before = jv_missing,
+                              .changed = jv_missing,
+                              .depth0 = depth0,
+                              .node = n,
+                              .frame = f};
     return l;
 }
 
@@ -391,16 +399,16 @@ static bool bind_special(struct jinja_run *r, struct jinja_frame *f, const struc
     size_t want = n->l[0].n;
     if (n->caller >= 0) {
         struct jv caller = take_keyword(r, args, "caller");
-        f->v[n->caller] = caller.type == JV_MISSING || caller.type == JV_NONE
-                              ? jv_undefined_hint(r, "No caller defined") : caller;
+        f->v[n->caller] =
+            caller.type == JV_MISSING || caller.type == JV_NONE ? jv_undefined_hint(r, "No caller defined") : caller;
     }
     if (n->kwargs >= 0) {
         struct jv kw = args->kw ? (struct jv){JV_DICT, {.d = args->kw}} : jv_dict_new(r);
         f->v[n->kwargs] = kw;
     } else if (args->kw && args->kw->n) {
         const struct jv_str *key = args->kw->e[0].key.u.s;
-        jv_type_error(r, "macro '%s' takes no keyword argument '%.*s'", n->s ? n->s : "caller",
-                      (int)(key->n & 127), key->p);
+        jv_type_error(r, "macro '%s' takes no keyword argument '%.*s'", n->s ? n->s : "caller", (int)(key->n & 127),
+                      key->p);
     }
     if (n->varargs >= 0) {
         struct jv rest = jv_tuple_new(r, args->n > want ? args->n - want : 0);
@@ -427,8 +435,8 @@ static bool bind_parameters(struct jinja_run *r, struct jinja_frame *f, const st
         struct jv *v = &f->v[n->l[0].v[i]->slot];
         if (v->type != JV_MISSING)
             continue;
-        *v = i >= first_default ? jinja_eval(r, f, n->l[1].v[i - first_default])
-                                : missing_parameter(r, n->l[0].v[i]->s);
+        *v =
+            i >= first_default ? jinja_eval(r, f, n->l[1].v[i - first_default]) : missing_parameter(r, n->l[0].v[i]->s);
         if (jv_is_error(*v))
             return false;
     }

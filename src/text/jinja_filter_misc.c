@@ -7,7 +7,7 @@
 #include "text/jinja_eval.h"
 #include "text/jinja_text.h"
 
-#define FILTER(name)                                                                                                 \
+#define FILTER(name)                                                                                                   \
     static struct jv name(struct jinja_run *r, struct jv v, const struct jv *a, const struct jinja_args *args)
 
 static bool flag(struct jv v)

@@ -5,12 +5,12 @@
 #include "text/jinja_eval.h"
 #include "text/jinja_text.h"
 
-#define FILTER(name)                                                                                                 \
+#define FILTER(name)                                                                                                   \
     static struct jv name(struct jinja_run *r, struct jv v, const struct jv *a, const struct jinja_args *args)
-#define UNUSED_ARGS                                                                                                  \
-    do {                                                                                                             \
-        (void)a;                                                                                                     \
-        (void)args;                                                                                                  \
+#define UNUSED_ARGS                                                                                                    \
+    do {                                                                                                               \
+        (void)a;                                                                                                       \
+        (void)args;                                                                                                    \
     } while (0)
 
 static bool flag(struct jv v)

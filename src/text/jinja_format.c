@@ -17,7 +17,7 @@ struct spec {
     char align; /* < > = ^ or 0 */
     char sign;  /* + - space or 0 */
     bool alternate, zero;
-    char group; /* , _ or 0 */
+    char group;               /* , _ or 0 */
     int64_t width, precision; /* precision -1: none */
     char type;
 };
@@ -296,14 +296,20 @@ static bool percent_int(struct percent *x, struct buf *b, struct jv v, struct sp
     }
     s->type = strchr("diu", type) ? 'd' : type;
     if (s->precision > 0 && n.type != JV_BIG) { /* at least so many digits */
-        struct spec inner = {.fill = "0", .fill_n = 1, .align = '=', .type = s->type, .width = s->precision,
-                             .precision = -1, .sign = s->sign, .alternate = s->alternate};
+        struct spec inner = {.fill = "0",
+                             .fill_n = 1,
+                             .align = '=',
+                             .type = s->type,
+                             .width = s->precision,
+                             .precision = -1,
+                             .sign = s->sign,
+                             .alternate = s->alternate};
         inner.width += n.u.i < 0 || s->sign;
         inner.width += s->alternate && s->type != 'd' ? 2 : 0;
         struct buf t;
         jv_buf_init(x->r, &t);
-        bool ok = add_int(x->r, &t, n, &inner) &&
-                  add_padded(x->r, b, "", buf_str(&t), t.len, s, s->align == '<' ? '<' : '>');
+        bool ok =
+            add_int(x->r, &t, n, &inner) && add_padded(x->r, b, "", buf_str(&t), t.len, s, s->align == '<' ? '<' : '>');
         buf_deinit(&t);
         return ok;
     }
@@ -330,8 +336,9 @@ static bool percent_value(struct percent *x, struct buf *b, struct jv v, struct 
     case 'c':
         s->fill[0] = ' ';
         if (jv_is_int(v))
-            return add_char(x->r, b, v.u.i, &(struct spec){.fill = " ", .fill_n = 1, .width = s->width,
-                                                           .align = s->align == '<' ? '<' : '>'});
+            return add_char(
+                x->r, b, v.u.i,
+                &(struct spec){.fill = " ", .fill_n = 1, .width = s->width, .align = s->align == '<' ? '<' : '>'});
         if (v.type == JV_STR && v.u.s->chars == 1)
             return add_padded(x->r, b, "", v.u.s->p, v.u.s->n, s, s->align == '<' ? '<' : '>');
         jv_type_error(x->r, "%%c requires int or char");
@@ -618,8 +625,8 @@ static bool replacement(struct formatter *x, const char *p, size_t n, struct buf
     i += i < n;
     struct buf spec;
     jv_buf_init(x->r, &spec);
-    bool ok = expand(x, p + i, n > i ? n - i : 0, &spec, level + 1) &&
-              format_value(x->r, b, v, buf_str(&spec), spec.len);
+    bool ok =
+        expand(x, p + i, n > i ? n - i : 0, &spec, level + 1) && format_value(x->r, b, v, buf_str(&spec), spec.len);
     buf_deinit(&spec);
     return ok && x->r->status == TLM_OK;
 }

@@ -204,9 +204,8 @@ static bool lex_comment(struct lexer *x)
 static size_t digits(const struct lexer *x, size_t at)
 {
     size_t i = at;
-    while (i < x->n && (isdigit((unsigned char)x->s[i]) ||
-                        (x->s[i] == '_' && i > at && x->s[i - 1] != '_' && i + 1 < x->n &&
-                         isdigit((unsigned char)x->s[i + 1]))))
+    while (i < x->n && (isdigit((unsigned char)x->s[i]) || (x->s[i] == '_' && i > at && x->s[i - 1] != '_' &&
+                                                            i + 1 < x->n && isdigit((unsigned char)x->s[i + 1]))))
         i++;
     return i;
 }

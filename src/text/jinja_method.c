@@ -62,12 +62,12 @@ static struct jv m_rstrip(struct jinja_run *r, struct jv s, const struct jv *a, 
     return jinja_strip(r, s, a[0], false, true);
 }
 
-#define CASE_METHOD(name, how)                                                                                      \
-    static struct jv name(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)      \
-    {                                                                                                               \
-        (void)a;                                                                                                    \
-        (void)args;                                                                                                 \
-        return jinja_case(r, s, how);                                                                               \
+#define CASE_METHOD(name, how)                                                                                         \
+    static struct jv name(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)         \
+    {                                                                                                                  \
+        (void)a;                                                                                                       \
+        (void)args;                                                                                                    \
+        return jinja_case(r, s, how);                                                                                  \
     }
 CASE_METHOD(m_lower, TEXT_LOWER)
 CASE_METHOD(m_upper, TEXT_UPPER)
@@ -150,8 +150,8 @@ struct jv jinja_split(struct jinja_run *r, struct jv s, struct jv sep, int64_t m
         return jv_fail(r, TLM_EINVAL, "empty separator");
     struct jv list = jv_list_new(r, 4);
     while (!jv_is_error(list) && (max < 0 || (int64_t)list.u.l->n < max)) {
-        size_t at = right ? text_rfind(p + start, end - start, k->p, k->n)
-                          : text_find(p + start, end - start, k->p, k->n);
+        size_t at =
+            right ? text_rfind(p + start, end - start, k->p, k->n) : text_find(p + start, end - start, k->p, k->n);
         if (at == SIZE_MAX)
             break;
         at += start;
@@ -265,8 +265,8 @@ static struct jv affix(struct jinja_run *r, struct jv s, const struct jv *a, boo
     size_t from, to;
     bool tuple = a[0].type == JV_TUPLE;
     if (a[0].type != JV_STR && !tuple)
-        return jv_type_error(r, "%s first arg must be str or a tuple of str, not %s",
-                             start ? "startswith" : "endswith", jv_type_name(a[0]));
+        return jv_type_error(r, "%s first arg must be str or a tuple of str, not %s", start ? "startswith" : "endswith",
+                             jv_type_name(a[0]));
     bool inside = window(r, s.u.s, a + 1, &from, &to);
     for (size_t i = 0; i < (tuple ? a[0].u.l->n : 1); i++) {
         struct jv k = tuple ? a[0].u.l->v[i] : a[0];
@@ -558,13 +558,13 @@ static struct jv all_of(const struct jv_str *s, bool (*is)(uint32_t), bool empty
     return jv_bool(s->n ? true : empty);
 }
 
-#define CLASS_METHOD(name, is, empty)                                                                               \
-    static struct jv name(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)      \
-    {                                                                                                               \
-        (void)r;                                                                                                    \
-        (void)a;                                                                                                    \
-        (void)args;                                                                                                 \
-        return all_of(s.u.s, is, empty);                                                                            \
+#define CLASS_METHOD(name, is, empty)                                                                                  \
+    static struct jv name(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)         \
+    {                                                                                                                  \
+        (void)r;                                                                                                       \
+        (void)a;                                                                                                       \
+        (void)args;                                                                                                    \
+        return all_of(s.u.s, is, empty);                                                                               \
     }
 CLASS_METHOD(m_isdigit, text_digit, false)
 CLASS_METHOD(m_isdecimal, text_decimal, false)
@@ -797,9 +797,10 @@ static const struct {
     const char *name;
     int types;
 } forbidden[] = {
-    {"clear", BIT_DICT | BIT_LIST}, {"pop", BIT_DICT | BIT_LIST}, {"popitem", BIT_DICT}, {"setdefault", BIT_DICT},
-    {"update", BIT_DICT},           {"append", BIT_LIST},         {"reverse", BIT_LIST}, {"insert", BIT_LIST},
-    {"sort", BIT_LIST},             {"extend", BIT_LIST},         {"remove", BIT_LIST},
+    {"clear", BIT_DICT | BIT_LIST}, {"pop", BIT_DICT | BIT_LIST}, {"popitem", BIT_DICT},
+    {"setdefault", BIT_DICT},       {"update", BIT_DICT},         {"append", BIT_LIST},
+    {"reverse", BIT_LIST},          {"insert", BIT_LIST},         {"sort", BIT_LIST},
+    {"extend", BIT_LIST},           {"remove", BIT_LIST},
 };
 
 static int type_bit(struct jv v)
@@ -875,8 +876,7 @@ static struct jv value_attribute(struct jinja_run *r, struct jv obj, const char 
         return jv_missing;
     case JV_RANGE:
         if (is(name, n, "start") || is(name, n, "stop") || is(name, n, "step"))
-            return jv_int(name[2] == 'a' ? obj.u.range->start : name[2] == 'o' ? obj.u.range->stop
-                                                                              : obj.u.range->step);
+            return jv_int(name[2] == 'a' ? obj.u.range->start : name[2] == 'o' ? obj.u.range->stop : obj.u.range->step);
         return jv_missing;
     case JV_BOOL:
     case JV_INT:

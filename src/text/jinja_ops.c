@@ -332,8 +332,8 @@ static struct jv unsafe(struct jinja_run *r, struct jv obj, struct jv name)
         return jv_error;
     struct buf b;
     buf_init(&b, 299);
-    buf_printf(&b, "access to attribute '%.*s' of '%s' object is unsafe.",
-               (int)(name.u.s->n < 100 ? name.u.s->n : 100), name.u.s->p, jv_type_name(obj));
+    buf_printf(&b, "access to attribute '%.*s' of '%s' object is unsafe.", (int)(name.u.s->n < 100 ? name.u.s->n : 100),
+               name.u.s->p, jv_type_name(obj));
     memcpy(hint, buf_str(&b), b.len);
     hint[b.len] = 0;
     buf_deinit(&b);

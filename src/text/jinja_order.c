@@ -233,7 +233,11 @@ int jv_compare(struct jinja_run *r, struct jv a, struct jv b, char op)
             return compare_lists(r, a.u.l, b.u.l, op);
     }
     jv_type_error(r, "'%s' not supported between instances of '%s' and '%s'",
-                  op == '<' ? "<" : op == '>' ? ">" : op == 'l' ? "<=" : ">=", jv_type_name(a), jv_type_name(b));
+                  op == '<'   ? "<"
+                  : op == '>' ? ">"
+                  : op == 'l' ? "<="
+                              : ">=",
+                  jv_type_name(a), jv_type_name(b));
     return -1;
 }
 

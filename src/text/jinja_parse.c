@@ -53,9 +53,16 @@ bool jinja_skip_name(struct jinja_parser *p, const char *name)
 
 const char *jinja_describe(struct jinja_parser *p, char out[80])
 {
-    static const char *const kinds[] = {
-        "template data / text", "begin of print statement", "end of print statement", "begin of statement block",
-        "end of statement block", "name", "string", "number", "operator", "end of template"};
+    static const char *const kinds[] = {"template data / text",
+                                        "begin of print statement",
+                                        "end of print statement",
+                                        "begin of statement block",
+                                        "end of statement block",
+                                        "name",
+                                        "string",
+                                        "number",
+                                        "operator",
+                                        "end of template"};
     struct jinja_token *k = jinja_peek(p);
     static const char code[] = "FPENGL", two[][3] = {"//", "**", "==", "!=", ">=", "<="};
     const char *c = k->kind == T_OP ? strchr(code, k->op) : NULL;
@@ -100,8 +107,8 @@ struct jinja_node *jinja_node(struct jinja_parser *p, enum jinja_node_kind kind,
 {
     struct jinja_node *n = jv_alloc(p->r, sizeof *n);
     if (n)
-        *n = (struct jinja_node){.kind = kind, .line = line, .value = jv_none, .row = -1,
-                                 .caller = -1, .kwargs = -1, .varargs = -1};
+        *n = (struct jinja_node){
+            .kind = kind, .line = line, .value = jv_none, .row = -1, .caller = -1, .kwargs = -1, .varargs = -1};
     return n;
 }
 
@@ -122,8 +129,7 @@ bool jinja_list_add(struct jinja_parser *p, struct jinja_list *l, struct jinja_n
 }
 
 /* Fills in children and refuses trees that are too deep to walk. */
-static struct jinja_node *with(struct jinja_parser *p, struct jinja_node *n, struct jinja_node *a,
-                               struct jinja_node *b)
+static struct jinja_node *with(struct jinja_parser *p, struct jinja_node *n, struct jinja_node *a, struct jinja_node *b)
 {
     if (!n || !a || p->r->status != TLM_OK)
         return NULL;
@@ -458,8 +464,8 @@ static struct jinja_node *parse_test(struct jinja_parser *p, struct jinja_node *
     if (!n || !(n->s = dotted_name(p)))
         return NULL;
     struct jinja_token *k = jinja_peek(p);
-    bool primary = k->kind == T_NAME || k->kind == T_STRING || k->kind == T_NUMBER || jinja_at_op(p, '[') ||
-                   jinja_at_op(p, '{');
+    bool primary =
+        k->kind == T_NAME || k->kind == T_STRING || k->kind == T_NUMBER || jinja_at_op(p, '[') || jinja_at_op(p, '{');
     if (jinja_at_op(p, '(')) {
         if (!parse_call_args(p, n))
             return NULL;

@@ -57,8 +57,7 @@ static bool assignable(struct jinja_parser *p, struct jinja_node *n)
 
 static struct jinja_node *parse_target(struct jinja_parser *p, bool with_namespace, const char *end_name)
 {
-    struct jinja_node *n =
-        jinja_parse_tuple(p, TUPLE_SIMPLE | (with_namespace ? TUPLE_NAMESPACE : 0), end_name);
+    struct jinja_node *n = jinja_parse_tuple(p, TUPLE_SIMPLE | (with_namespace ? TUPLE_NAMESPACE : 0), end_name);
     return n && assignable(p, n) ? n : NULL;
 }
 
@@ -344,8 +343,8 @@ static bool parse_body_items(struct jinja_parser *p, struct jinja_list *body, co
             n->value = k->value;
         } else if (k->kind == T_VAR_BEGIN) {
             struct jinja_node *n = jinja_node(p, N_PRINT, k->line);
-            if (!n || !(n->a = jinja_parse_tuple(p, 0, NULL)) ||
-                !expect_end(p, T_VAR_END, "end of print statement") || !jinja_list_add(p, body, n))
+            if (!n || !(n->a = jinja_parse_tuple(p, 0, NULL)) || !expect_end(p, T_VAR_END, "end of print statement") ||
+                !jinja_list_add(p, body, n))
                 return false;
         } else {
             if (at_end_tag(p, ends))

@@ -315,8 +315,9 @@ static bool resolve_function(struct analyzer *a, struct jinja_scope *s, struct j
             n->caller = declare_parameter(a, f, jinja_intern(a->t, "caller", 6));
         } else if (at < n->l[0].n - n->l[1].n) {
             a->r->line = n->line;
-            jv_fail(a->r, TLM_EFORMAT, "When defining macros or call blocks the special \"caller\" argument must be "
-                                       "omitted or be given a default.");
+            jv_fail(a->r, TLM_EFORMAT,
+                    "When defining macros or call blocks the special \"caller\" argument must be "
+                    "omitted or be given a default.");
         }
     }
     if (body_reads(body, "kwargs") && !has_parameter(n, "kwargs", &at))

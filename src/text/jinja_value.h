@@ -15,7 +15,7 @@
 #include "base/err.h"
 
 enum jv_type {
-    JV_ERROR, /* an error was raised */
+    JV_ERROR,   /* an error was raised */
     JV_MISSING, /* no such variable, argument not given */
     JV_UNDEFINED,
     JV_NONE,
@@ -107,8 +107,8 @@ struct jv_iter {
     struct jv_iter *inner;
     size_t i;
     bool done, busy;
-    const char *name;         /* type name: "generator" */
-    struct jv a, b, c;        /* state of the iterator's own */
+    const char *name;  /* type name: "generator" */
+    struct jv a, b, c; /* state of the iterator's own */
     struct jinja_args *args;
     const void *node; /* the loop of a loop's filter */
 };
@@ -122,10 +122,10 @@ enum jv_func_kind { JV_MACRO, JV_METHOD, JV_GLOBAL };
 
 struct jv_func {
     enum jv_func_kind kind;
-    int id;               /* row of the method or global table */
-    struct jv self;       /* of a method */
-    const void *node;     /* of a macro */
-    void *frame;          /* where the macro was defined */
+    int id;           /* row of the method or global table */
+    struct jv self;   /* of a method */
+    const void *node; /* of a macro */
+    void *frame;      /* where the macro was defined */
 };
 
 struct jinja_args {
@@ -192,7 +192,7 @@ struct jv jv_int(int64_t i);
 struct jv jv_float(double f);
 struct jv jv_str(struct jinja_run *r, const char *p, size_t n); /* copies */
 struct jv jv_str_borrow(struct jinja_run *r, const char *p, size_t n);
-struct jv jv_cstr(struct jinja_run *r, const char *s); /* borrows */
+struct jv jv_cstr(struct jinja_run *r, const char *s);     /* borrows */
 struct jv jv_from_buf(struct jinja_run *r, struct buf *b); /* copies and deinits */
 struct jv jv_undefined(struct jinja_run *r, const char *name);
 struct jv jv_undefined_hint(struct jinja_run *r, const char *hint);

@@ -24,7 +24,7 @@ struct json_text {
 
 struct json_stream {
     const char *start, *p, *end;
-    const char *where;     /* the file's name */
+    const char *where; /* the file's name */
     struct tlm_error *e;
     enum tlm_status status;
     struct buf text;

@@ -9,8 +9,7 @@
 enum { MAX_PARTS = 256, MAX_DEPTH = 16 };
 
 /* The pattern of the ByteLevel pre-tokenizer, that of GPT-2. */
-static const char gpt2_pattern[] =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 struct tok_pretok *pretok_push(struct tok_pretoks *l)
 {
@@ -82,10 +81,16 @@ static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_pr
         const char *name;
         enum pretok_kind kind;
     } known[] = {
-        {"ByteLevel", PRETOK_BYTE_LEVEL}, {"Split", PRETOK_SPLIT}, {"Digits", PRETOK_DIGITS},
-        {"Metaspace", PRETOK_METASPACE}, {"Punctuation", PRETOK_PUNCTUATION}, {"Whitespace", PRETOK_WHITESPACE},
-        {"WhitespaceSplit", PRETOK_WHITESPACE_SPLIT}, {"BertPreTokenizer", PRETOK_BERT},
-        {"CharDelimiterSplit", PRETOK_DELIMITER}, {"FixedLength", PRETOK_FIXED_LENGTH},
+        {"ByteLevel", PRETOK_BYTE_LEVEL},
+        {"Split", PRETOK_SPLIT},
+        {"Digits", PRETOK_DIGITS},
+        {"Metaspace", PRETOK_METASPACE},
+        {"Punctuation", PRETOK_PUNCTUATION},
+        {"Whitespace", PRETOK_WHITESPACE},
+        {"WhitespaceSplit", PRETOK_WHITESPACE_SPLIT},
+        {"BertPreTokenizer", PRETOK_BERT},
+        {"CharDelimiterSplit", PRETOK_DELIMITER},
+        {"FixedLength", PRETOK_FIXED_LENGTH},
     };
     size_t k = 0;
     while (k < sizeof known / sizeof *known && strcmp(type, known[k].name))

@@ -291,8 +291,7 @@ static enum tlm_status encode_valid(struct encoder *x, const char *text, size_t 
         s = added_cut(x->t, &x->t->added.raw, text, len, plain, &x->raw, x->e);
     for (size_t i = 0; i < x->raw.n && s == TLM_OK; i++) {
         struct tok_cut c = x->raw.at[i];
-        s = c.id >= 0 ? encoder_push(x, c.id)
-                      : encode_part(x, text + c.start, c.end - c.start, c.start == 0, plain);
+        s = c.id >= 0 ? encoder_push(x, c.id) : encode_part(x, text + c.start, c.end - c.start, c.start == 0, plain);
     }
     for (uint32_t i = 0; (flags & TLM_ENCODE_SPECIAL) && i < post->n_after && s == TLM_OK; i++)
         s = encoder_push(x, post->after[i]);

@@ -18,8 +18,8 @@
 #include "base/buf.h"
 #include "text/tokenizer.h"
 
-enum { TOK_MAX_ID = 1 << 23 };          /* highest id that is taken from a file */
-#define TOK_MAX_TEXT ((size_t)1 << 30)  /* bytes of text in one call, and of all tokens together */
+enum { TOK_MAX_ID = 1 << 23 };         /* highest id that is taken from a file */
+#define TOK_MAX_TEXT ((size_t)1 << 30) /* bytes of text in one call, and of all tokens together */
 
 /* ---- vocabulary (tokenizer_vocab.c) ---- */
 
@@ -28,7 +28,7 @@ enum tok_flag {
     TOK_MODEL = 2,   /* the model knows it */
     TOK_ADDED = 4,
     TOK_SPECIAL = 8,
-    TOK_SILENT = 16  /* padding of the vocabulary: no text, never matched */
+    TOK_SILENT = 16 /* padding of the vocabulary: no text, never matched */
 };
 
 struct tok_piece {
@@ -44,7 +44,7 @@ struct tok_vocab {
     size_t blob_len, blob_cap;
     struct tok_piece *piece; /* [cap], by id */
     uint8_t *flags;
-    uint32_t n, cap; /* n: one more than the highest id */
+    uint32_t n, cap;        /* n: one more than the highest id */
     struct tok_slot *slots; /* of the model's tokens */
     uint32_t mask, used;
     bool repeats; /* a text stood twice */
@@ -112,7 +112,7 @@ enum tlm_status added_cut(const struct tlm_tokenizer *t, const struct tok_matche
 
 /* ---- patterns (pretok_regex.c) ---- */
 
-struct tok_regex; /* compiled, shared by threads */
+struct tok_regex;      /* compiled, shared by threads */
 struct tok_regex_work; /* one encoding's working memory */
 
 /* Oniguruma syntax, as far as tokenizer files use it. */
@@ -139,8 +139,19 @@ enum tlm_status pattern_next(const struct tok_pattern *p, struct tok_regex_work 
 /* ---- normalizers (tokenizer_norm.c) ---- */
 
 enum norm_kind {
-    NORM_NFC, NORM_NFD, NORM_NFKC, NORM_NFKD, NORM_LOWERCASE, NORM_REPLACE, NORM_PREPEND, NORM_STRIP,
-    NORM_STRIP_ACCENTS, NORM_NMT, NORM_BERT, NORM_BYTE_LEVEL, NORM_PRECOMPILED
+    NORM_NFC,
+    NORM_NFD,
+    NORM_NFKC,
+    NORM_NFKD,
+    NORM_LOWERCASE,
+    NORM_REPLACE,
+    NORM_PREPEND,
+    NORM_STRIP,
+    NORM_STRIP_ACCENTS,
+    NORM_NMT,
+    NORM_BERT,
+    NORM_BYTE_LEVEL,
+    NORM_PRECOMPILED
 };
 
 struct tok_charsmap; /* tokenizer_charsmap.c */
@@ -150,7 +161,7 @@ struct tok_norm {
     struct tok_pattern pattern; /* replace */
     char *content;              /* replace, prepend */
     size_t content_n;
-    bool left, right;           /* strip */
+    bool left, right;                /* strip */
     bool clean, han, accents, lower; /* BERT */
     struct tok_charsmap *map;
 };
@@ -175,19 +186,31 @@ enum tlm_status charsmap_add(const struct tok_charsmap *m, struct buf *out, cons
 /* ---- pre-tokenizers (pretok.c) ---- */
 
 enum pretok_kind {
-    PRETOK_BYTE_LEVEL, PRETOK_SPLIT, PRETOK_DIGITS, PRETOK_METASPACE, PRETOK_PUNCTUATION, PRETOK_WHITESPACE,
-    PRETOK_WHITESPACE_SPLIT, PRETOK_BERT, PRETOK_DELIMITER, PRETOK_FIXED_LENGTH
+    PRETOK_BYTE_LEVEL,
+    PRETOK_SPLIT,
+    PRETOK_DIGITS,
+    PRETOK_METASPACE,
+    PRETOK_PUNCTUATION,
+    PRETOK_WHITESPACE,
+    PRETOK_WHITESPACE_SPLIT,
+    PRETOK_BERT,
+    PRETOK_DELIMITER,
+    PRETOK_FIXED_LENGTH
 };
 
 enum pretok_behavior {
-    PRETOK_REMOVED, PRETOK_ISOLATED, PRETOK_MERGED_WITH_PREVIOUS, PRETOK_MERGED_WITH_NEXT, PRETOK_CONTIGUOUS
+    PRETOK_REMOVED,
+    PRETOK_ISOLATED,
+    PRETOK_MERGED_WITH_PREVIOUS,
+    PRETOK_MERGED_WITH_NEXT,
+    PRETOK_CONTIGUOUS
 };
 
 enum pretok_prepend { PRETOK_PREPEND_FIRST, PRETOK_PREPEND_NEVER, PRETOK_PREPEND_ALWAYS };
 
 struct tok_pretok {
     enum pretok_kind kind;
-    struct tok_pattern pattern;   /* split; byte level with use_regex */
+    struct tok_pattern pattern; /* split; byte level with use_regex */
     enum pretok_behavior behavior;
     bool invert, individual_digits, add_prefix_space, use_regex, split;
     enum pretok_prepend prepend;
@@ -233,7 +256,7 @@ struct bpe_pair {
 struct tok_model {
     enum model_kind kind;
     bool byte_fallback, fuse_unk, ignore_merges;
-    int32_t unk; /* -1: none */
+    int32_t unk;           /* -1: none */
     char *prefix, *suffix; /* of continued and last pieces; NULL: none */
     size_t prefix_n, suffix_n;
     /* BPE */
@@ -241,8 +264,8 @@ struct tok_model {
     size_t cap_pairs;
     struct tok_slot *pair_slots; /* hash of a pair to its rank + 1 */
     uint32_t pair_mask, n_pairs;
-    uint32_t guess; /* while merges are read: the next result's likely id */
-    int32_t byte_piece[256]; /* "<0x00>" … */
+    uint32_t guess;           /* while merges are read: the next result's likely id */
+    int32_t byte_piece[256];  /* "<0x00>" … */
     int32_t level_piece[256]; /* of the one-character pieces that stand for bytes */
     /* Cut before U+2581 unless one of these bytes precedes it: no piece spans
      * such a place, so the parts are merged apart and can be cached. */
@@ -275,8 +298,15 @@ void template_deinit(struct tok_template *p);
 
 enum decoder_kind {
     DECODER_JOIN, /* none in the file: texts joined by spaces */
-    DECODER_BYTE_LEVEL, DECODER_REPLACE, DECODER_BYTE_FALLBACK, DECODER_FUSE, DECODER_STRIP, DECODER_METASPACE,
-    DECODER_WORDPIECE, DECODER_BPE, DECODER_CTC
+    DECODER_BYTE_LEVEL,
+    DECODER_REPLACE,
+    DECODER_BYTE_FALLBACK,
+    DECODER_FUSE,
+    DECODER_STRIP,
+    DECODER_METASPACE,
+    DECODER_WORDPIECE,
+    DECODER_BPE,
+    DECODER_CTC
 };
 
 struct tok_decoder {
@@ -343,10 +373,10 @@ struct encoder {
     struct tlm_error *e;
     int32_t *ids;
     size_t n_ids, cap_ids;
-    struct buf a, b;          /* pre-tokenized text */
+    struct buf a, b;           /* pre-tokenized text */
     struct buf norm_a, norm_b; /* normalized text */
-    struct buf c, key;        /* one word in another spelling */
-    struct buf cache_text;    /* the words in the cache */
+    struct buf c, key;         /* one word in another spelling */
+    struct buf cache_text;     /* the words in the cache */
     struct tok_words words, spare;
     struct tok_cuts raw, cuts;
     struct tok_regex_work *regex;

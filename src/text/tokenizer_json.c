@@ -177,8 +177,8 @@ static enum tlm_status read_vocab_object(struct tlm_tokenizer *t, struct json_st
     struct json_text key;
     int64_t id = 0;
     size_t most = count_quotes(j->p, j->end) / 2;
-    enum tlm_status s = vocab_reserve(&t->vocab, most < TOK_MAX_ID ? most : TOK_MAX_ID, (size_t)(j->end - j->p) / 2,
-                                      j->e);
+    enum tlm_status s =
+        vocab_reserve(&t->vocab, most < TOK_MAX_ID ? most : TOK_MAX_ID, (size_t)(j->end - j->p) / 2, j->e);
     json_enter(j, '{');
     while (s == TLM_OK && json_next_key(j, &key)) {
         if (!json_int_get(j, &id))
@@ -270,8 +270,19 @@ static enum tlm_status read_merges(struct tlm_tokenizer *t, const struct json_st
 }
 
 enum model_key {
-    KEY_TYPE, KEY_VOCAB, KEY_MERGES, KEY_UNK_TOKEN, KEY_PREFIX, KEY_SUFFIX, KEY_FUSE_UNK, KEY_BYTE_FALLBACK,
-    KEY_IGNORE_MERGES, KEY_DROPOUT, KEY_UNK_ID, KEY_MAX_CHARS, KEY_COUNT
+    KEY_TYPE,
+    KEY_VOCAB,
+    KEY_MERGES,
+    KEY_UNK_TOKEN,
+    KEY_PREFIX,
+    KEY_SUFFIX,
+    KEY_FUSE_UNK,
+    KEY_BYTE_FALLBACK,
+    KEY_IGNORE_MERGES,
+    KEY_DROPOUT,
+    KEY_UNK_ID,
+    KEY_MAX_CHARS,
+    KEY_COUNT
 };
 
 /* A copy of an optional string; *out stays NULL for null and "". */
@@ -318,7 +329,9 @@ static enum tlm_status read_kind(struct tlm_tokenizer *t, const struct json_stre
         const char *name;
         enum model_kind kind;
     } known[] = {
-        {"\"BPE\"", MODEL_BPE}, {"\"Unigram\"", MODEL_UNIGRAM}, {"\"WordPiece\"", MODEL_WORDPIECE},
+        {"\"BPE\"", MODEL_BPE},
+        {"\"Unigram\"", MODEL_UNIGRAM},
+        {"\"WordPiece\"", MODEL_WORDPIECE},
         {"\"WordLevel\"", MODEL_WORDLEVEL},
     };
     struct json_text type = k[KEY_TYPE].span;
@@ -362,8 +375,8 @@ static enum tlm_status read_unk(struct tlm_tokenizer *t, const struct json_strea
     } else if (s == TLM_OK && unk) {
         m->unk = vocab_find(&t->vocab, unk, n);
         if (m->unk < 0)
-            s = err_set(whole->e, TLM_EFORMAT, "%s: model.unk_token: \"%.100s\" is not in the vocabulary",
-                        whole->where, unk);
+            s = err_set(whole->e, TLM_EFORMAT, "%s: model.unk_token: \"%.100s\" is not in the vocabulary", whole->where,
+                        unk);
     }
     mem_free(unk);
     return s;
@@ -445,17 +458,23 @@ enum tlm_status tokenizer_read_json(struct tlm_tokenizer *t, const char *text, s
 {
     struct json_stream j;
     struct section k[KEY_COUNT] = {
-        [KEY_TYPE] = {.key = "type"}, [KEY_VOCAB] = {.key = "vocab"}, [KEY_MERGES] = {.key = "merges"},
-        [KEY_UNK_TOKEN] = {.key = "unk_token"}, [KEY_PREFIX] = {.key = "continuing_subword_prefix"},
-        [KEY_SUFFIX] = {.key = "end_of_word_suffix"}, [KEY_FUSE_UNK] = {.key = "fuse_unk"},
-        [KEY_BYTE_FALLBACK] = {.key = "byte_fallback"}, [KEY_IGNORE_MERGES] = {.key = "ignore_merges"},
-        [KEY_DROPOUT] = {.key = "dropout"}, [KEY_UNK_ID] = {.key = "unk_id"},
+        [KEY_TYPE] = {.key = "type"},
+        [KEY_VOCAB] = {.key = "vocab"},
+        [KEY_MERGES] = {.key = "merges"},
+        [KEY_UNK_TOKEN] = {.key = "unk_token"},
+        [KEY_PREFIX] = {.key = "continuing_subword_prefix"},
+        [KEY_SUFFIX] = {.key = "end_of_word_suffix"},
+        [KEY_FUSE_UNK] = {.key = "fuse_unk"},
+        [KEY_BYTE_FALLBACK] = {.key = "byte_fallback"},
+        [KEY_IGNORE_MERGES] = {.key = "ignore_merges"},
+        [KEY_DROPOUT] = {.key = "dropout"},
+        [KEY_UNK_ID] = {.key = "unk_id"},
         [KEY_MAX_CHARS] = {.key = "max_input_chars_per_word"},
     };
     struct section part[PART_COUNT] = {
-        [PART_ADDED] = {.key = "added_tokens"}, [PART_NORM] = {.key = "normalizer"},
+        [PART_ADDED] = {.key = "added_tokens"},   [PART_NORM] = {.key = "normalizer"},
         [PART_PRETOK] = {.key = "pre_tokenizer"}, [PART_POST] = {.key = "post_processor"},
-        [PART_DECODER] = {.key = "decoder"}, [PART_MODEL] = {.key = "model", .inner = k, .n_inner = KEY_COUNT},
+        [PART_DECODER] = {.key = "decoder"},      [PART_MODEL] = {.key = "model", .inner = k, .n_inner = KEY_COUNT},
     };
     json_stream_init(&j, text, n, where, e);
     enum tlm_status s = find_sections(&j, part, PART_COUNT);

@@ -48,10 +48,19 @@ static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_no
         const char *name;
         enum norm_kind kind;
     } known[] = {
-        {"NFC", NORM_NFC}, {"NFD", NORM_NFD}, {"NFKC", NORM_NFKC}, {"NFKD", NORM_NFKD}, {"Lowercase", NORM_LOWERCASE},
-        {"Replace", NORM_REPLACE}, {"Prepend", NORM_PREPEND}, {"Strip", NORM_STRIP},
-        {"StripAccents", NORM_STRIP_ACCENTS}, {"Nmt", NORM_NMT}, {"BertNormalizer", NORM_BERT},
-        {"ByteLevel", NORM_BYTE_LEVEL}, {"Precompiled", NORM_PRECOMPILED},
+        {"NFC", NORM_NFC},
+        {"NFD", NORM_NFD},
+        {"NFKC", NORM_NFKC},
+        {"NFKD", NORM_NFKD},
+        {"Lowercase", NORM_LOWERCASE},
+        {"Replace", NORM_REPLACE},
+        {"Prepend", NORM_PREPEND},
+        {"Strip", NORM_STRIP},
+        {"StripAccents", NORM_STRIP_ACCENTS},
+        {"Nmt", NORM_NMT},
+        {"BertNormalizer", NORM_BERT},
+        {"ByteLevel", NORM_BYTE_LEVEL},
+        {"Precompiled", NORM_PRECOMPILED},
     };
     size_t k = 0;
     while (k < sizeof known / sizeof *known && strcmp(type, known[k].name))

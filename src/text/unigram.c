@@ -10,7 +10,7 @@
 
 struct node {
     double score;
-    int32_t id;     /* -1: not reached */
+    int32_t id; /* -1: not reached */
     uint32_t start;
 };
 
@@ -89,8 +89,9 @@ enum tlm_status unigram_word(struct encoder *x, const char *s, size_t n)
             struct node *to = &node[i + first];
             double score = m->min_score - 10 + here;
             if (m->unk < 0)
-                return err_set(x->e, TLM_EFORMAT, "the Unigram model has no unk_id, and the text a character that it "
-                                                  "does not know");
+                return err_set(x->e, TLM_EFORMAT,
+                               "the Unigram model has no unk_id, and the text a character that it "
+                               "does not know");
             if (to->id < 0 || score > to->score)
                 *to = (struct node){score, m->unk, (uint32_t)i};
         }

@@ -8,8 +8,9 @@
 static enum tlm_status unknown(struct encoder *x)
 {
     if (x->t->model.unk < 0)
-        return err_set(x->e, TLM_EFORMAT, "the model's unk_token is not in its vocabulary, and the text has an unknown "
-                                          "word");
+        return err_set(x->e, TLM_EFORMAT,
+                       "the model's unk_token is not in its vocabulary, and the text has an unknown "
+                       "word");
     return encoder_push(x, x->t->model.unk);
 }
 

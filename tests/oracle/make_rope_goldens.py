@@ -38,7 +38,8 @@ CASES = [
 def main():
     out = []
     for settings, theta, dim, positions, length in CASES:
-        config = LlamaConfig(hidden_size=4 * dim, num_attention_heads=4, head_dim=dim, max_position_embeddings=positions,
+        config = LlamaConfig(hidden_size=4 * dim, num_attention_heads=4, head_dim=dim,
+                             max_position_embeddings=positions,
                              rope_parameters=dict(settings, rope_theta=theta))
         inv, factor = ROPE_INIT_FUNCTIONS[settings["rope_type"]](config, "cpu", seq_len=length)
         out.append({"settings": settings, "theta": theta, "dim": dim, "max_positions": positions, "length": length,

@@ -16,6 +16,7 @@ static void cpu_free(struct backend *base)
         return;
     pool_free(base->pool);
     mem_free_pages(b->scratch, b->scratch_bytes);
+    cpu_slabs_free(b);
     mem_free(b);
 }
 
@@ -89,7 +90,9 @@ enum tlm_status backend_cpu_new(int threads, bool exact, struct backend **out, s
 static const enum cpu_isa built[] = {
     CPU_SCALAR,
 #if defined(__x86_64__)
-    CPU_AVX2,   CPU_AVX512, CPU_AVX512_VNNI, CPU_AVX512_BF16,
+    CPU_AVX2,
+    CPU_AVX512,
+    CPU_AVX512_VNNI,
 #elif defined(__aarch64__)
     CPU_NEON,
 #endif

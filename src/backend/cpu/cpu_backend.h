@@ -14,9 +14,16 @@ struct cpu_backend {
     struct matmul_kernels matmul;
     struct vector_kernels vector;
     int threads;
-    void *scratch; /* grows between steps only; see scratch_get */
+    void *scratch; /* grows between steps only; see cpu_scratch */
     size_t scratch_bytes;
+    struct cpu_slab *slabs; /* packed weights; the newest first */
 };
+
+/* Zeroed, 64-byte aligned memory that lives as long as the backend. Small
+ * pieces share large mappings, so that huge pages serve them. NULL when out of
+ * memory. */
+void *cpu_slab_alloc(struct cpu_backend *b, size_t bytes);
+void cpu_slabs_free(struct cpu_backend *b);
 
 /* At least `bytes`, 64-byte aligned, contents undefined, valid until the next
  * call. NULL when out of memory. Allocates only when a call needs more than
@@ -26,21 +33,21 @@ void *cpu_scratch(struct cpu_backend *b, size_t bytes);
 size_t cpu_attend_scratch(int threads);
 
 /* Slots of backend_ops, by file. */
-enum tlm_status cpu_weight_load(struct backend *b, struct weight *w, struct tlm_error *e);              /* pack.c */
-void cpu_weight_unload(struct backend *b, struct weight *w);                                            /* pack.c */
+enum tlm_status cpu_weight_load(struct backend *b, struct weight *w, struct tlm_error *e); /* pack.c */
+void cpu_weight_unload(struct backend *b, struct weight *w);                               /* pack.c */
 void cpu_linear(struct backend *b, struct tensor *const *y, const struct tensor *x, const struct weight *const *w,
-                const struct weight *const *bias, int n);                                               /* matmul.c */
-void cpu_embed(struct backend *b, struct tensor *y, const int32_t *ids, const struct weight *w);        /* vector.c */
+                const struct weight *const *bias, int n);                                        /* matmul.c */
+void cpu_embed(struct backend *b, struct tensor *y, const int32_t *ids, const struct weight *w); /* vector.c */
 void cpu_rms_norm(struct backend *b, struct tensor *y, const struct tensor *x, const struct weight *w, float eps,
                   float add);
 void cpu_add(struct backend *b, struct tensor *y, const struct tensor *x1, const struct tensor *x2);
 void cpu_scale(struct backend *b, struct tensor *y, const struct tensor *x, float factor);
-void cpu_act_mul(struct backend *b, struct tensor *y, const struct tensor *gate, const struct tensor *up,
-                 enum act act);
+void cpu_act_mul(struct backend *b, struct tensor *y, const struct tensor *gate, const struct tensor *up, enum act act);
 void cpu_softcap(struct backend *b, struct tensor *y, const struct tensor *x, float cap);
 void cpu_rope(struct backend *b, struct tensor *y, const struct tensor *x, const struct rope_args *r);
 void cpu_rows(struct backend *b, struct tensor *y, const struct tensor *x, const int32_t *idx);
-void cpu_kv_write(struct backend *b, const struct attn_args *a, const struct tensor *k, const struct tensor *v); /* attention.c */
+void cpu_kv_write(struct backend *b, const struct attn_args *a, const struct tensor *k,
+                  const struct tensor *v); /* attention.c */
 void cpu_attend(struct backend *b, const struct attn_args *a, struct tensor *y, const struct tensor *q);
 
 #endif

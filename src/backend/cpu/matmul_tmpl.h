@@ -263,7 +263,7 @@ ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, con
 
 #define DEFINE(CODE, code, SCALE, scale, group)                                                                        \
     static void NAME(panel_int_##code##_##scale##_##group)(const struct panel_layout *l, const uint8_t *p,             \
-                                                           const struct act_q16 *x, int tokens, float *y)               \
+                                                           const struct act_q16 *x, int tokens, float *y)              \
     {                                                                                                                  \
         panel_int(l, p, x, tokens, y, PANEL_##CODE, PANEL_##SCALE, group);                                             \
     }

@@ -12,7 +12,8 @@
 enum {
     HEAD_BYTES = 256,   /* struct packed_weight, in front of the panels */
     CHUNK_INPUTS = 512, /* decoded at a time, per row */
-    GROUPS_MAX = CHUNK_INPUTS / 16
+    GROUPS_MAX = CHUNK_INPUTS / 16,
+    DROP_BYTES = 4 << 20 /* of source: dropping less at a time costs more than it saves */
 };
 _Static_assert(sizeof(struct packed_weight) <= HEAD_BYTES, "grow HEAD_BYTES");
 
@@ -300,7 +301,7 @@ static void pack_task(void *arg, int task, int worker)
         end = j->layout->panels;
     for (int64_t p = first; p < end; p++)
         pack_panel(j, p);
-    if (w->map) {
+    if (w->map && (size_t)(end - first) * PANEL_ROWS * w->view.row_bytes >= DROP_BYTES) {
         int64_t row = first * PANEL_ROWS, last = end * PANEL_ROWS < w->view.rows ? end * PANEL_ROWS : w->view.rows;
         file_map_drop(w->map, (const uint8_t *)w->view.data + (size_t)row * w->view.row_bytes,
                       (size_t)(last - row) * w->view.row_bytes);
@@ -329,7 +330,7 @@ static enum tlm_status pack_matrix(struct cpu_backend *b, struct weight *w, stru
     enum tlm_status s = choose_layout(w, &layout, &bytes, e);
     if (s != TLM_OK)
         return s;
-    uint8_t *block = mem_alloc_pages(bytes);
+    uint8_t *block = cpu_slab_alloc(b, bytes);
     if (!block)
         return err_nomem(e, bytes);
     struct packed_weight *packed = (void *)block;
@@ -372,9 +373,7 @@ void cpu_weight_unload(struct backend *b, struct weight *w)
 {
     (void)b;
     if (w->uses & WEIGHT_VECTOR)
-        mem_free(w->device);
-    else
-        mem_free_pages(w->device, w->device_bytes);
+        mem_free(w->device); /* matrices are in slabs, which go with the backend */
     w->device = NULL;
     w->device_bytes = 0;
 }
