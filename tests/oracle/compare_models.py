@@ -1,6 +1,6 @@
 """turbolm's logits of real models against transformers in float32, over 256 tokens.
 
-    python compare_models.py --bin build/turbolm --models DIR [--only NAME] [--modes gguf,bf16,affine4g64,…]
+    python compare_models.py --bin build/turbolm --models DIR [--only NAME] [--modes gguf,bf16,affine4g64,…] [--greedy 64]
 
 DIR holds the GGUF files and bf16 directories of scripts/get-models --hf. For MLX modes
 mlx_lm.convert makes the directory from the bf16 one (on the CPU), its weights are
@@ -21,6 +21,9 @@ import tempfile
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import engine_api  # noqa: E402
 
 MODELS = {
     "smollm2": ("smollm2-135m-instruct.Q4_1.gguf", "smollm2-135m-instruct-bf16"),
@@ -133,20 +136,22 @@ def our_logits(binary, path, ids, work):
     return np.load(out, mmap_mode="r")
 
 
-def our_greedy(binary, path, ids, n, work):
-    ids = list(ids)
-    for _ in range(n):
-        ids.append(int(our_logits(binary, path, ids, work)[-1].argmax()))
-    return ids[-n:]
+def our_greedy(library, path, ids, n):
+    engine = engine_api.Engine(library, path)
+    request = engine.submit(ids, max_tokens=n)
+    tokens = engine.run([request])[request][0]
+    engine.close()
+    return tokens
 
 
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--bin", default="build/turbolm")
+    ap.add_argument("--lib", default="build/libturbolm.so")
     ap.add_argument("--models", default="models")
     ap.add_argument("--only", choices=MODELS)
     ap.add_argument("--modes", default=",".join(MODES))
-    ap.add_argument("--greedy", type=int, default=0, metavar="N", help="continuation of N tokens")
+    ap.add_argument("--greedy", type=int, default=0, metavar="N", help="compare a continuation of N tokens")
     args = ap.parse_args()
     torch.set_grad_enabled(False)
     bad = 0
@@ -168,7 +173,7 @@ def main():
                 if mode not in ("gguf", "bf16"):
                     line += ", mlx-lm %.1e" % np.abs(got - mlx_logits(path, ids)).max()
                 if args.greedy:
-                    gap = greedy_gap(model, ids[:32], our_greedy(args.bin, path, ids[:32], args.greedy, work))
+                    gap = greedy_gap(model, ids[:32], our_greedy(args.lib, path, ids[:32], args.greedy))
                     line += ", greedy equal" if gap is None else ", greedy differs at a gap of %.1e" % gap
                     ok = ok and (gap is None or gap < LIMIT)
                 print(line if ok else line + "  FAILED", flush=True)
