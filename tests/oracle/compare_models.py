@@ -5,7 +5,7 @@
 DIR holds the GGUF files and bf16 directories of scripts/get-models --hf. For MLX modes
 mlx_lm.convert makes the directory from the bf16 one (on the CPU), its weights are
 dequantised by mlx, and transformers runs on those; mlx-lm itself, cast to float32, is
-compared too, with rope_theta beside rope_parameters, which it does not read. Needs
+compared too with --mlx, with rope_theta beside rope_parameters, which it does not read. Needs
 torch, transformers, mlx, mlx-lm. Prints a row per model and mode; exit status 1 when
 one is off by more than 2e-3, or a greedy continuation differs where the two best
 logits are further apart than that.
@@ -152,6 +152,7 @@ def main():
     ap.add_argument("--only", choices=MODELS)
     ap.add_argument("--modes", default=",".join(MODES))
     ap.add_argument("--greedy", type=int, default=0, metavar="N", help="compare a continuation of N tokens")
+    ap.add_argument("--mlx", action="store_true", help="also mlx-lm in float32, which takes minutes a mode")
     args = ap.parse_args()
     torch.set_grad_enabled(False)
     bad = 0
@@ -170,7 +171,7 @@ def main():
                 diff = float(np.abs(got - want).max())
                 line = "%-8s %-11s max |turbolm - transformers| %.1e" % (name, mode, diff)
                 ok = diff <= LIMIT
-                if mode not in ("gguf", "bf16"):
+                if mode not in ("gguf", "bf16") and args.mlx:
                     line += ", mlx-lm %.1e" % np.abs(got - mlx_logits(path, ids)).max()
                 if args.greedy:
                     gap = greedy_gap(model, ids[:32], our_greedy(args.lib, path, ids[:32], args.greedy))
