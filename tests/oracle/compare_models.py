@@ -1,6 +1,6 @@
 """turbolm's logits of real models against transformers in float32, over 256 tokens.
 
-    python compare_models.py --bin build/turbolm --models DIR [--only NAME] [--modes gguf,bf16,affine4g64,…] [--greedy 64]
+    python compare_models.py --models DIR [--only NAME] [--modes gguf,bf16,affine4g64,…] [--greedy 64]
 
 DIR holds the GGUF files and bf16 directories of scripts/get-models --hf. For MLX modes
 mlx_lm.convert makes the directory from the bf16 one (on the CPU), its weights are

@@ -1,0 +1,51 @@
+/* The plain pre-norm decoder. */
+#include "models/prenorm.h"
+
+#include <math.h>
+
+enum tlm_status prenorm_configure(struct prenorm *p, const cJSON *config, int64_t first_sliding, struct tlm_error *e)
+{
+    struct nn_config *c = &p->base.cfg;
+    c->rms_norm_eps = 1e-6f;
+    c->rope_theta = 10000;
+    c->act = ACT_SILU;
+    enum tlm_status s = nn_config_load(c, config, e);
+    if (s == TLM_OK)
+        s = nn_config_layers(c, config, 0, e);
+    if (s == TLM_OK && first_sliding >= 0 && c->sliding_window > 0 && !json_get(config, "layer_types"))
+        for (int64_t i = first_sliding; i < c->layers; i++)
+            c->is_sliding[i] = true;
+    return s == TLM_OK ? nn_rope_init(&p->rope, c, e) : s;
+}
+
+void prenorm_deinit(void *params)
+{
+    rope_deinit(&((struct prenorm *)params)->rope);
+}
+
+int64_t prenorm_window(const void *params, int layer)
+{
+    const struct prenorm *p = params;
+    return p->base.cfg.is_sliding[layer] ? p->base.cfg.sliding_window : 0;
+}
+
+struct tensor *prenorm_forward(struct ctx *c, const void *params, const struct batch *b)
+{
+    const struct prenorm *p = params;
+    const struct nn_config *cfg = &p->base.cfg;
+    const struct prenorm_layer *layers = p->base.layers;
+    const float eps = cfg->rms_norm_eps;
+    const struct kv_opts opts = {.scale = 1 / sqrtf((float)cfg->head_dim), .rope = &p->rope};
+
+    struct tensor *x = op_embed(c, b->ids, b->n_tokens, &p->base.embed); // [T, D]
+    for (int i = 0; i < cfg->layers && ctx_ok(c); i++) {
+        const struct prenorm_layer *l = &layers[i];
+        ctx_next_layer(c);
+        struct tensor *h = op_rms_norm(c, x, &l->attn_norm, eps, 0);             // [T, D]
+        h = op_add(c, x, nn_attention(c, b->kv, i, &l->attn, h, eps, 0, &opts)); // [T, D]
+        struct tensor *m = op_rms_norm(c, h, &l->mlp_norm, eps, 0);              // [T, D]
+        x = op_add(c, h, nn_mlp(c, &l->mlp, m, cfg->act));                       // [T, D]
+    }
+    x = op_rms_norm(c, op_rows(c, x, b->out_rows, b->n_out), &p->base.norm, eps, 0); // [n, D]
+    return arch_head(c, &p->base, x);                                                // [n, V]
+}
