@@ -86,7 +86,7 @@ enum tlm_event_type {
 enum tlm_finish {
     TLM_FINISH_NONE,
     TLM_FINISH_STOP,   /* EOS or a stop text */
-    TLM_FINISH_LENGTH, /* max_tokens, or the context is full */
+    TLM_FINISH_LENGTH, /* max_tokens; when that is -1, the context is full */
     TLM_FINISH_CANCELLED,
     TLM_FINISH_ERROR /* see status and message */
 };

@@ -205,6 +205,8 @@ static enum tlm_status open_steps(struct tlm_model *m, const char *path, const s
     bool exact = o->precision == TLM_PRECISION_EXACT;
     int threads = o->threads > 0 ? o->threads : cpu_physical_cores();
     enum tlm_status s = parse_kv(o->kv_format, exact, &m->kv_type, e);
+    if (s == TLM_OK && o->threads < 0)
+        s = err_set(e, TLM_EINVAL, "threads: %d, expected 0 or more", o->threads);
     if (s == TLM_OK && o->device && strcmp(o->device, "cpu"))
         s = err_set(e, TLM_EUNSUPPORTED, "device '%s' is not supported; only cpu is built in", o->device);
     if (s == TLM_OK)

@@ -15,7 +15,7 @@
 static enum tlm_status open_regular(const char *path, int *fd, size_t *size, struct tlm_error *e)
 {
     struct stat st;
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
         return err_set(e, errno == ENOENT ? TLM_ENOTFOUND : TLM_EIO, "%s: %s", path, strerror(errno));
     if (fstat(*fd, &st) != 0) {

@@ -24,6 +24,7 @@ enum { SPINS = 3000 };
 
 struct pool {
     int threads;
+    int spins; /* none when threads have to share processors */
     pthread_t *ids;
 
     /* A loop is open while its ticket holds tasks: the loop's round in the
@@ -76,7 +77,7 @@ static void run_tasks(struct pool *p, int worker, unsigned round)
 
 static unsigned wait_for_round(struct pool *p, unsigned seen)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < p->spins; i++) {
         unsigned r = atomic_load_explicit(&p->round, memory_order_acquire);
         if (r != seen)
             return r;
@@ -113,6 +114,7 @@ enum tlm_status pool_new(int threads, struct pool **out, struct tlm_error *e)
     if (!p)
         return err_nomem(e, sizeof *p);
     p->threads = 1;
+    p->spins = threads > sysconf(_SC_NPROCESSORS_ONLN) ? 0 : SPINS;
     p->ids = mem_alloc_array((size_t)threads, sizeof *p->ids);
     if (!p->ids) {
         pool_free(p);
@@ -175,7 +177,7 @@ void pool_run(struct pool *p, int tasks, pool_fn *fn, void *arg)
     atomic_store_explicit(&p->ticket, (unsigned long long)round << 32 | (unsigned)tasks, memory_order_release);
     publish(p);
     run_tasks(p, 0, round);
-    for (int i = 0; i < SPINS; i++) {
+    for (int i = 0; i < p->spins; i++) {
         if (atomic_load_explicit(&p->done, memory_order_acquire) == (unsigned)tasks)
             return;
         cpu_relax();

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "gen/events.h"
@@ -33,6 +34,10 @@ struct tlm_engine {
     uint64_t *cancels; /* [max_queue + max_sequences] */
     int n_cancels;
     bool stop;
+
+    /* Set by cancel when the pass that runs is that request's alone. */
+    atomic_ullong sole_id;
+    atomic_int abort_pass;
 
     /* The engine's thread alone. */
     struct request **running; /* [max_sequences], oldest first */
@@ -198,6 +203,10 @@ static void take_token(struct tlm_engine *g, struct request *q, float *logits)
 static void fail_pass(struct tlm_engine *g, const struct pass *p)
 {
     struct tlm_error err = g->ctx.err;
+    if (err.status == TLM_ECANCELED && p->n_spans == 1) {
+        end_request(g, g->in_pass[0], TLM_FINISH_CANCELLED, NULL);
+        return;
+    }
     for (int i = 0; i < p->n_spans; i++)
         end_with_error(g, g->in_pass[i], &err);
 }
@@ -207,7 +216,10 @@ static void step(struct tlm_engine *g)
     struct pass p = plan(g);
     if (p.n_spans == 0)
         return;
+    atomic_store(&g->abort_pass, 0);
+    atomic_store(&g->sole_id, p.n_spans == 1 ? g->in_pass[0]->id : 0);
     float *logits = model_forward(g->model, &g->ctx, g->kv, g->ids, g->spans, p.n_spans, g->out_rows, p.n_out);
+    atomic_store(&g->sole_id, 0);
     if (!logits) {
         fail_pass(g, &p);
         return;
@@ -339,6 +351,7 @@ static enum tlm_status set_up(struct tlm_engine *g, struct tlm_error *e)
     enum tlm_status s = events_init(&g->events, e);
     if (s == TLM_OK)
         s = ctx_init(&g->ctx, g->model->be, e);
+    g->ctx.abort = &g->abort_pass;
     if (s == TLM_OK)
         s = model_cache_new(g->model, 0, &g->kv, e);
     if (s == TLM_OK)
@@ -425,6 +438,12 @@ void tlm_engine_free(struct tlm_engine *g)
     mem_free(g);
 }
 
+static int64_t physical_memory(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (int64_t)pages * page : INT64_C(1) << 40;
+}
+
 static enum tlm_status check_request(const struct tlm_engine *g, const struct tlm_request *r, struct tlm_error *e)
 {
     int64_t vocab = model_base(g->model)->cfg.vocab_size, context = model_base(g->model)->cfg.max_positions;
@@ -438,10 +457,17 @@ static enum tlm_status check_request(const struct tlm_engine *g, const struct tl
         if (r->prompt[i] < 0 || r->prompt[i] >= vocab)
             return err_set(e, TLM_EINVAL, "prompt token %zu: id %d is outside the vocabulary of %lld", i, r->prompt[i],
                            (long long)vocab);
-    int64_t end = r->assumed_depth + (int64_t)r->n_prompt + (r->max_tokens > 0 ? r->max_tokens : 0);
+    const int64_t most = physical_memory() / (int64_t)kv_cache_token_bytes(g->kv);
+    if (r->n_prompt > (size_t)most || r->assumed_depth > most - (int64_t)r->n_prompt)
+        return err_set(e, TLM_ELIMIT, "%lld tokens of depth and %zu of prompt: memory holds a cache of %lld",
+                       (long long)r->assumed_depth, r->n_prompt, (long long)most);
+    for (size_t i = 0; r->eos && i < r->n_eos; i++)
+        if (r->eos[i] < 0 || r->eos[i] >= vocab)
+            return err_set(e, TLM_EINVAL, "end token %d is outside the vocabulary of %lld", r->eos[i],
+                           (long long)vocab);
     if (context > 0 && r->assumed_depth + (int64_t)r->n_prompt > context)
         log_warn("the prompt of %lld tokens is longer than the model's context of %lld",
-                 (long long)(end - (r->max_tokens > 0 ? r->max_tokens : 0)), (long long)context);
+                 (long long)(r->assumed_depth + (int64_t)r->n_prompt), (long long)context);
     return tlm_sampling_check(&r->sampling, (size_t)vocab, e);
 }
 
@@ -472,6 +498,8 @@ enum tlm_status tlm_engine_submit(struct tlm_engine *g, const struct tlm_request
 
 void tlm_engine_cancel(struct tlm_engine *g, uint64_t id)
 {
+    if (id && atomic_load(&g->sole_id) == id)
+        atomic_store(&g->abort_pass, 1);
     pthread_mutex_lock(&g->lock);
     bool known = false;
     for (int i = 0; i < g->n_cancels; i++)

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/fp.h"
 #include "base/mem.h"
@@ -57,6 +58,9 @@ const char *gguf_type_name(uint32_t type)
 bool gguf_is_file(const char *path)
 {
     char magic[4];
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) /* opening a pipe would wait */
+        return false;
     FILE *f = fopen(path, "rb");
     if (!f)
         return false;

@@ -108,13 +108,18 @@ static enum tlm_status refuse(const struct arch *a, const struct gguf *g, struct
     return TLM_OK;
 }
 
-static int64_t vocab_of(const struct gguf *g)
+static int64_t vocab_of(const struct arch *a, const struct gguf *g)
 {
     const struct gguf_tensor *t = gguf_tensor_find(g, "token_embd.weight");
     if (t)
         return t->ne[1];
     const struct gguf_kv *kv = gguf_find(g, "tokenizer.ggml.tokens");
-    return kv && kv->type == GGUF_ARRAY ? (int64_t)kv->v.array.n : 0;
+    if (kv && kv->type == GGUF_ARRAY)
+        return (int64_t)kv->v.array.n;
+    char key[128];
+    int64_t n = 0;
+    key_of(key, a, "vocab_size");
+    return gguf_int(g, key, 1, INT64_C(1) << 28, &n, NULL) == TLM_OK ? n : 0;
 }
 
 enum tlm_status gguf_map_config(const struct arch *a, struct checkpoint *ck, struct tlm_error *e)
@@ -148,7 +153,7 @@ enum tlm_status gguf_map_config(const struct arch *a, struct checkpoint *ck, str
         s = copy_scaling(a, g, config, e);
     if (s == TLM_OK)
         s = refuse(a, g, e);
-    cJSON_AddNumberToObject(config, "vocab_size", (double)vocab_of(g));
+    cJSON_AddNumberToObject(config, "vocab_size", (double)vocab_of(a, g));
     cJSON_AddBoolToObject(config, "tie_word_embeddings", gguf_tensor_find(g, "output.weight") == NULL);
     if (s == TLM_OK && a->gguf_config)
         s = a->gguf_config(g, config, e);

@@ -107,7 +107,8 @@ enum tlm_status model_configure(struct tlm_model *m, struct tlm_error *e)
     if (s == TLM_OK)
         s = m->arch->configure(m->params, config, e);
     if (s != TLM_OK) {
-        err_prefix(e, "%s%s", ck->path, ck->is_gguf ? "" : "/config.json");
+        if (e && strncmp(e->message, ck->path, strlen(ck->path))) /* some name the file already */
+            err_prefix(e, "%s%s", ck->path, ck->is_gguf ? "" : "/config.json");
         return s;
     }
     return checkpoint_rename(ck, ck->is_gguf ? rename_gguf : rename_hf, m->arch, e);

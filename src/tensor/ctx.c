@@ -13,10 +13,8 @@ static size_t reserve_bytes(void)
     return limit;
 }
 
-enum tlm_status ctx_init(struct ctx *c, struct backend *be, struct tlm_error *e)
+static enum tlm_status reserve(struct ctx *c, size_t n, struct tlm_error *e)
 {
-    *c = (struct ctx){.be = be};
-    size_t n = reserve_bytes();
     enum tlm_status s = arena_init(&c->step, n, e);
     if (s == TLM_OK)
         s = arena_init(&c->layer[0], n, e);
@@ -25,6 +23,17 @@ enum tlm_status ctx_init(struct ctx *c, struct backend *be, struct tlm_error *e)
     if (s != TLM_OK)
         ctx_deinit(c);
     return s;
+}
+
+enum tlm_status ctx_init(struct ctx *c, struct backend *be, struct tlm_error *e)
+{
+    enum { LEAST = 64 << 20 };
+    *c = (struct ctx){.be = be};
+    /* Where addresses are limited (ulimit -v), less has to do. */
+    for (size_t n = reserve_bytes(); n > LEAST; n /= 2)
+        if (reserve(c, n, NULL) == TLM_OK)
+            return TLM_OK;
+    return reserve(c, LEAST, e);
 }
 
 void ctx_deinit(struct ctx *c)
@@ -45,6 +54,8 @@ void ctx_begin(struct ctx *c)
 
 void ctx_next_layer(struct ctx *c)
 {
+    if (c->abort && atomic_load_explicit(c->abort, memory_order_relaxed))
+        err_set(&c->err, TLM_ECANCELED, "the pass was cancelled");
     c->current ^= 1;
     arena_reset(&c->layer[c->current], 0);
 }

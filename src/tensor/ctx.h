@@ -7,6 +7,7 @@
 #ifndef TENSOR_CTX_H
 #define TENSOR_CTX_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "backend/backend.h"
@@ -18,6 +19,7 @@ struct ctx {
     struct arena layer[2];
     int current;          /* which layer arena new tensors go into */
     struct tlm_error err; /* the first one sticks; ops return NULL from then on */
+    const atomic_int *abort; /* not 0: the pass ends at the next layer; may be NULL */
 };
 
 enum tlm_status ctx_init(struct ctx *c, struct backend *be, struct tlm_error *e);

@@ -68,7 +68,7 @@ def llama3_factors(c, dims):
     return np.where(wave < orig / high, 1, np.where(wave > orig / low, s["factor"], between)).astype(np.float32)
 
 
-def write(path, config, tensors, version=3):
+def write(path, config, tensors, version=3, extra=()):
     """tensors: (name, float32 array) under Hugging Face names."""
     arch = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
     dims = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
@@ -82,7 +82,7 @@ def write(path, config, tensors, version=3):
             rows.append((rename(name), np.ascontiguousarray(w, np.float32)))
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         rows.append(("rope_freqs.weight", llama3_factors(config, dims)))
-    meta = metadata(arch, config, dims)
+    meta = metadata(arch, config, dims) | dict(extra)
     head = b"GGUF" + struct.pack("<IQQ", version, len(rows), len(meta))
     head += b"".join(value(k, v) for k, v in meta.items())
     data = b""

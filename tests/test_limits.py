@@ -1,0 +1,58 @@
+"""Requests and files that ask for more than there is: one clear line, soon."""
+import os
+import subprocess
+
+import pytest
+
+import engine_api as api
+import write_gguf
+
+CONFIG = {
+    "model_type": "llama", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 1000.0,
+    "max_position_embeddings": 64, "tie_word_embeddings": True,
+}
+
+
+def one_line(done, status, message):
+    assert done.returncode == status and message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("depth", ["1000000000000", "4611686018427387904"])
+def test_depth_beyond_memory(turbolm, tiny_model, depth):
+    done = turbolm("benchmark", "--model", tiny_model(), "-p", "4", "-g", "2", "-n", "1", "--depth", depth)
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr and done.stderr.count("error:") == 1
+
+
+def test_engine_lives_on_after_a_refused_depth(turbolm_lib, tiny_model):
+    e = api.Engine(turbolm_lib, tiny_model())
+    with pytest.raises(api.Failed, match="memory holds a cache of"):
+        e.submit([65], depth=1 << 62)
+    i = e.submit([65], max_tokens=2)
+    assert len(e.run([i])[i][0]) == 2
+    e.close()
+
+
+@pytest.mark.static  # a sanitizer's own memory does not fit
+def test_little_address_space(turbolm_bin, tiny_model):
+    command = "ulimit -v 900000; exec %s generate --model %s -p hi -m 2" % (turbolm_bin, tiny_model())
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_pipe_as_model(turbolm, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    done = turbolm("inspect", tmp_path / "pipe", timeout=20)
+    one_line(done, 1, "neither a model directory nor a GGUF file")
+
+
+def test_inspect_without_weights_and_tokenizer(turbolm, tmp_path):
+    write_gguf.write(tmp_path / "m.gguf", CONFIG, [], extra={"llama.vocab_size": 64})
+    done = turbolm("inspect", tmp_path / "m.gguf")
+    assert done.returncode == 0 and "llama" in done.stdout
+
+
+def test_many_threads(turbolm, tiny_model):
+    one, many = (turbolm("generate", "--model", tiny_model(), "--threads", n, "-m", "8", "--verbose", "f")
+                 for n in (1, 50))
+    assert one.stdout == many.stdout and many.returncode == 0
