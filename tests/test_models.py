@@ -128,6 +128,15 @@ def test_wrong_tensors_are_refused(turbolm, tmp_path, change, message):
     assert not (tmp_path / "o.npy").exists()
 
 
+def test_last_of_equal_keys_counts(turbolm, tmp_path):
+    golden = load("llama-linear.hf")
+    text = json.dumps(golden["config"])
+    (tmp_path / "config.json").write_text(text[:-1] + ', "hidden_size": 128}')
+    make_model.write_safetensors(str(tmp_path / "model.safetensors"), make_model.tensors_of(golden))
+    done = turbolm("logits", "--model", tmp_path, "--ids", "1", "--out", tmp_path / "o.npy")
+    assert done.returncode == 1 and "expected [128, 128]" in done.stderr
+
+
 @pytest.mark.parametrize("change, message", [
     ({"model_type": "no_such_type"}, "Model type no_such_type not supported."),
     ({"hidden_size": "64"}, "hidden_size: found a string"),

@@ -68,10 +68,11 @@ const cJSON *json_get(const cJSON *obj, const char *key)
     while (v && *key) {
         const char *dot = strchr(key, '.');
         size_t n = dot ? (size_t)(dot - key) : strlen(key);
-        const cJSON *child = cJSON_IsObject(v) ? v->child : NULL;
-        while (child && !(child->string && strlen(child->string) == n && !memcmp(child->string, key, n)))
-            child = child->next;
-        v = child;
+        const cJSON *found = NULL; /* the last of equal keys, as in Python */
+        for (const cJSON *child = cJSON_IsObject(v) ? v->child : NULL; child; child = child->next)
+            if (child->string && strlen(child->string) == n && !memcmp(child->string, key, n))
+                found = child;
+        v = found;
         key += dot ? n + 1 : n;
     }
     return v && cJSON_IsNull(v) ? NULL : v;

@@ -17,8 +17,8 @@ struct ctx {
     struct backend *be;
     struct arena step;
     struct arena layer[2];
-    int current;          /* which layer arena new tensors go into */
-    struct tlm_error err; /* the first one sticks; ops return NULL from then on */
+    int current;             /* which layer arena new tensors go into */
+    struct tlm_error err;    /* the first one sticks; ops return NULL from then on */
     const atomic_int *abort; /* not 0: the pass ends at the next layer; may be NULL */
 };
 
