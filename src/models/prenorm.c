@@ -18,6 +18,16 @@ enum tlm_status prenorm_configure(struct prenorm *p, const cJSON *config, int64_
     return s == TLM_OK ? nn_rope_init(&p->rope, c, e) : s;
 }
 
+enum tlm_status prenorm_configure_qwen(void *params, const cJSON *config, struct tlm_error *e)
+{
+    bool slides = false;
+    int64_t first_sliding = 28;
+    enum tlm_status s = json_bool(config, "use_sliding_window", &slides, e);
+    if (s == TLM_OK)
+        s = json_int(config, "max_window_layers", 0, INT64_C(1) << 20, &first_sliding, e);
+    return s == TLM_OK ? prenorm_configure(params, config, slides ? first_sliding : -1, e) : s;
+}
+
 void prenorm_deinit(void *params)
 {
     rope_deinit(&((struct prenorm *)params)->rope);

@@ -26,6 +26,9 @@ struct prenorm {
  * keep what `cfg` has. Layers slide as layer_types says; without it those from
  * first_sliding on (-1: none) when the config has a window. */
 enum tlm_status prenorm_configure(struct prenorm *p, const cJSON *config, int64_t first_sliding, struct tlm_error *e);
+/* The same with the keys of Qwen: use_sliding_window, max_window_layers. Fits
+ * the configure slot of an architecture. */
+enum tlm_status prenorm_configure_qwen(void *params, const cJSON *config, struct tlm_error *e);
 void prenorm_deinit(void *params);
 int64_t prenorm_window(const void *params, int layer);
 struct tensor *prenorm_forward(struct ctx *c, const void *params, const struct batch *b);

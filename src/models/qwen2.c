@@ -20,23 +20,13 @@ static const struct weight_row rows[] = {
 
 static const struct name_rule rules[] = {{0}};
 
-static enum tlm_status configure(void *params, const cJSON *config, struct tlm_error *e)
-{
-    bool slides = false;
-    int64_t first_sliding = 28;
-    enum tlm_status s = json_bool(config, "use_sliding_window", &slides, e);
-    if (s == TLM_OK)
-        s = json_int(config, "max_window_layers", 0, INT64_C(1) << 20, &first_sliding, e);
-    return s == TLM_OK ? prenorm_configure(params, config, slides ? first_sliding : -1, e) : s;
-}
-
 const struct arch arch_qwen2 = {
     .model_type = "qwen2",
     .params_size = sizeof(struct prenorm),
     .layer_size = sizeof(struct prenorm_layer),
     .rows = rows,
     .rules = rules,
-    .configure = configure,
+    .configure = prenorm_configure_qwen,
     .deinit = prenorm_deinit,
     .window = prenorm_window,
     .forward = prenorm_forward,

@@ -25,13 +25,8 @@ static const struct name_rule rules[] = {{0}};
 
 static enum tlm_status configure(void *params, const cJSON *config, struct tlm_error *e)
 {
-    bool slides = false;
-    int64_t first_sliding = 28;
     ((struct prenorm *)params)->base.cfg.head_dim = 128;
-    enum tlm_status s = json_bool(config, "use_sliding_window", &slides, e);
-    if (s == TLM_OK)
-        s = json_int(config, "max_window_layers", 0, INT64_C(1) << 20, &first_sliding, e);
-    return s == TLM_OK ? prenorm_configure(params, config, slides ? first_sliding : -1, e) : s;
+    return prenorm_configure_qwen(params, config, e);
 }
 
 const struct arch arch_qwen3 = {

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "text/tokenizer_impl.h"
 
-enum { MAX_PARTS = 64, MAX_DEPTH = 16 };
+enum { MAX_PARTS = 64 };
 
 struct tok_decoder *decoder_push(struct tok_decoders *l)
 {
@@ -98,25 +98,14 @@ static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_de
     }
 }
 
-enum tlm_status decoder_parse(const cJSON *v, struct tok_decoders *out, int depth, struct tlm_error *e)
+static enum tlm_status add_part(const cJSON *v, const char *type, void *list, struct tlm_error *e)
 {
-    const char *type = NULL;
-    if (!v)
-        return TLM_OK;
-    if (json_str(v, "type", &type, e) != TLM_OK)
-        return TLM_EFORMAT;
-    if (!type)
-        return err_set(e, TLM_EFORMAT, "decoder: found %s without a type", json_type_name(v));
-    if (strcmp(type, "Sequence")) {
-        struct tok_decoder *p = out->n < MAX_PARTS ? decoder_push(out) : NULL;
-        return p ? parse_one(v, type, p, e) : err_nomem(e, sizeof *p);
-    }
-    const cJSON *list = json_get(v, "decoders");
-    if (!cJSON_IsArray(list) || depth >= MAX_DEPTH)
-        return err_set(e, TLM_EFORMAT, "decoder.decoders: found %s, expected an array nested at most %d deep",
-                       json_type_name(list), MAX_DEPTH);
-    enum tlm_status s = TLM_OK;
-    for (const cJSON *c = list->child; c && s == TLM_OK; c = c->next)
-        s = decoder_parse(c, out, depth + 1, e);
-    return s;
+    struct tok_decoders *out = list;
+    struct tok_decoder *p = out->n < MAX_PARTS ? decoder_push(out) : NULL;
+    return p ? parse_one(v, type, p, e) : err_nomem(e, sizeof *p);
+}
+
+enum tlm_status decoder_parse(const cJSON *v, struct tok_decoders *out, struct tlm_error *e)
+{
+    return tok_parse_parts(v, "decoder", "decoders", add_part, out, 0, e);
 }

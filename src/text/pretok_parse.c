@@ -6,7 +6,7 @@
 #include "text/tokenizer_impl.h"
 #include "text/utf8.h"
 
-enum { MAX_PARTS = 256, MAX_DEPTH = 16 };
+enum { MAX_PARTS = 256 };
 
 /* The pattern of the ByteLevel pre-tokenizer, that of GPT-2. */
 static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -145,26 +145,14 @@ static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_pr
     }
 }
 
-enum tlm_status pretok_parse(const cJSON *v, struct tok_pretoks *out, int depth, struct tlm_error *e)
+static enum tlm_status add_part(const cJSON *v, const char *type, void *list, struct tlm_error *e)
 {
-    const char *type = NULL;
-    if (!v)
-        return TLM_OK;
-    if (json_str(v, "type", &type, e) != TLM_OK)
-        return TLM_EFORMAT;
-    if (!type)
-        return err_set(e, TLM_EFORMAT, "pre_tokenizer: found %s without a type", json_type_name(v));
-    if (strcmp(type, "Sequence")) {
-        struct tok_pretok *p = out->n < MAX_PARTS ? pretok_push(out) : NULL;
-        return p ? parse_one(v, type, p, e) : err_nomem(e, sizeof *p);
-    }
-    const cJSON *list = json_get(v, "pretokenizers");
-    if (!cJSON_IsArray(list) || depth >= MAX_DEPTH)
-        return err_set(e, TLM_EFORMAT,
-                       "pre_tokenizer.pretokenizers: found %s, expected an array nested at most %d deep",
-                       json_type_name(list), MAX_DEPTH);
-    enum tlm_status s = TLM_OK;
-    for (const cJSON *c = list->child; c && s == TLM_OK; c = c->next)
-        s = pretok_parse(c, out, depth + 1, e);
-    return s;
+    struct tok_pretoks *out = list;
+    struct tok_pretok *p = out->n < MAX_PARTS ? pretok_push(out) : NULL;
+    return p ? parse_one(v, type, p, e) : err_nomem(e, sizeof *p);
+}
+
+enum tlm_status pretok_parse(const cJSON *v, struct tok_pretoks *out, struct tlm_error *e)
+{
+    return tok_parse_parts(v, "pre_tokenizer", "pretokenizers", add_part, out, 0, e);
 }

@@ -21,6 +21,15 @@
 enum { TOK_MAX_ID = 1 << 23 };         /* highest id that is taken from a file */
 #define TOK_MAX_TEXT ((size_t)1 << 30) /* bytes of text in one call, and of all tokens together */
 
+/* ---- components of tokenizer.json (tokenizer_parts.c) ---- */
+
+/* Appends the part v of this type to the list out. */
+typedef enum tlm_status tok_part_fn(const cJSON *v, const char *type, void *out, struct tlm_error *e);
+/* v: a part or a Sequence with its parts under list_key; absent is nothing.
+ * what names it in messages; depth is 0 from outside. */
+enum tlm_status tok_parse_parts(const cJSON *v, const char *what, const char *list_key, tok_part_fn *add, void *out,
+                                int depth, struct tlm_error *e);
+
 /* ---- vocabulary (tokenizer_vocab.c) ---- */
 
 enum tok_flag {
@@ -171,7 +180,7 @@ struct tok_norms {
     uint32_t n;
 };
 
-enum tlm_status norm_parse(const cJSON *v, struct tok_norms *out, int depth, struct tlm_error *e);
+enum tlm_status norm_parse(const cJSON *v, struct tok_norms *out, struct tlm_error *e);
 /* A zeroed new entry, or NULL. */
 struct tok_norm *norm_push(struct tok_norms *l);
 void norm_deinit(struct tok_norms *l);
@@ -233,7 +242,7 @@ struct tok_words {
     size_t n, cap;
 };
 
-enum tlm_status pretok_parse(const cJSON *v, struct tok_pretoks *out, int depth, struct tlm_error *e);
+enum tlm_status pretok_parse(const cJSON *v, struct tok_pretoks *out, struct tlm_error *e);
 struct tok_pretok *pretok_push(struct tok_pretoks *l);
 void pretok_deinit(struct tok_pretoks *l);
 enum tlm_status pretok_parse_replacement(const cJSON *v, const char *kind, char mark[4], int *n, struct tlm_error *e);
@@ -326,7 +335,7 @@ struct tok_decoders {
     uint32_t n;
 };
 
-enum tlm_status decoder_parse(const cJSON *v, struct tok_decoders *out, int depth, struct tlm_error *e);
+enum tlm_status decoder_parse(const cJSON *v, struct tok_decoders *out, struct tlm_error *e);
 struct tok_decoder *decoder_push(struct tok_decoders *l);
 void decoder_deinit(struct tok_decoders *l);
 

@@ -435,13 +435,13 @@ static enum tlm_status read_small_parts(struct tlm_tokenizer *t, const struct js
         cJSON *v;
         s = small_part(j, part[k].span, part[k].key, &v);
         if (s == TLM_OK && k == PART_NORM)
-            s = norm_parse(v, &t->norms, 0, j->e);
+            s = norm_parse(v, &t->norms, j->e);
         else if (s == TLM_OK && k == PART_PRETOK)
-            s = pretok_parse(v, &t->pretoks, 0, j->e);
+            s = pretok_parse(v, &t->pretoks, j->e);
         else if (s == TLM_OK && k == PART_POST)
             s = template_parse(v, t, 0, j->e);
         else if (s == TLM_OK)
-            s = decoder_parse(v, &t->decoders, 0, j->e);
+            s = decoder_parse(v, &t->decoders, j->e);
         cJSON_Delete(v);
     }
     if (s == TLM_OK && !t->decoders.n) {

@@ -7,7 +7,7 @@
 #include "text/unicode.h"
 #include "text/utf8.h"
 
-enum { MAX_PARTS = 256, MAX_DEPTH = 16 };
+enum { MAX_PARTS = 256 };
 
 struct tok_norm *norm_push(struct tok_norms *l)
 {
@@ -99,27 +99,16 @@ static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_no
     }
 }
 
-enum tlm_status norm_parse(const cJSON *v, struct tok_norms *out, int depth, struct tlm_error *e)
+static enum tlm_status add_part(const cJSON *v, const char *type, void *list, struct tlm_error *e)
 {
-    const char *type = NULL;
-    if (!v)
-        return TLM_OK;
-    if (json_str(v, "type", &type, e) != TLM_OK)
-        return TLM_EFORMAT;
-    if (!type)
-        return err_set(e, TLM_EFORMAT, "normalizer: found %s without a type", json_type_name(v));
-    if (strcmp(type, "Sequence")) {
-        struct tok_norm *p = out->n < MAX_PARTS ? norm_push(out) : NULL;
-        return p ? parse_one(v, type, p, e) : err_nomem(e, sizeof *p);
-    }
-    const cJSON *list = json_get(v, "normalizers");
-    if (!cJSON_IsArray(list) || depth >= MAX_DEPTH)
-        return err_set(e, TLM_EFORMAT, "normalizer.normalizers: found %s, expected an array nested at most %d deep",
-                       json_type_name(list), MAX_DEPTH);
-    enum tlm_status s = TLM_OK;
-    for (const cJSON *c = list->child; c && s == TLM_OK; c = c->next)
-        s = norm_parse(c, out, depth + 1, e);
-    return s;
+    struct tok_norms *out = list;
+    struct tok_norm *p = out->n < MAX_PARTS ? norm_push(out) : NULL;
+    return p ? parse_one(v, type, p, e) : err_nomem(e, sizeof *p);
+}
+
+enum tlm_status norm_parse(const cJSON *v, struct tok_norms *out, struct tlm_error *e)
+{
+    return tok_parse_parts(v, "normalizer", "normalizers", add_part, out, 0, e);
 }
 
 static enum tlm_status replace(const struct tok_norm *p, struct tok_regex_work *w, struct buf *out, const char *s,
