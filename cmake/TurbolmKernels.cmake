@@ -9,7 +9,7 @@ set(check_dir ${CMAKE_BINARY_DIR}/tests)
 # layers up to backend, less what needs other libraries.
 if(TURBOLM_KERNELS_ONLY)
     set(kernel_sources ${TURBOLM_SOURCES})
-    list(FILTER kernel_sources INCLUDE REGEX "/src/(base|quant|backend)/")
+    list(FILTER kernel_sources INCLUDE REGEX "/src/(base|quant|kvformat|backend)/")
     list(FILTER kernel_sources EXCLUDE REGEX "/src/base/json\\.c$")
     add_library(turbolm_kernels STATIC ${kernel_sources})
     target_include_directories(turbolm_kernels PUBLIC include src)

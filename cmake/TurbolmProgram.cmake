@@ -18,9 +18,11 @@ foreach(row ${rows})
     endif()
 endforeach()
 
+# The library needs no line editor, so only the program links one.
+pkg_check_modules(LIBEDIT REQUIRED IMPORTED_TARGET libedit)
 add_executable(turbolm ${turbolm_tools})
 add_dependencies(turbolm turbolm_archive)
-target_link_libraries(turbolm PRIVATE turbolm_static)
+target_link_libraries(turbolm PRIVATE turbolm_static PkgConfig::LIBEDIT)
 set_property(TARGET turbolm PROPERTY LINK_DEPENDS ${turbolm_a})
 foreach(name ${TURBOLM_PROGRAM_NAMES})
     add_custom_command(TARGET turbolm POST_BUILD

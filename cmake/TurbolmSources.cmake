@@ -31,9 +31,9 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     turbolm_isa(neon ${TURBOLM_NEON_FLAGS})
 endif()
 
-# Inner loops live in these two folders.
+# Inner loops live in these folders.
 set(turbolm_hot ${TURBOLM_SOURCES})
-list(FILTER turbolm_hot INCLUDE REGEX "/src/(backend|quant)/")
+list(FILTER turbolm_hot INCLUDE REGEX "/src/(backend|quant|kvformat)/")
 if(turbolm_hot)
     set_property(SOURCE ${turbolm_hot} APPEND PROPERTY COMPILE_OPTIONS -O3)
 endif()

@@ -441,7 +441,7 @@ static struct cpu_backend *backend_with(const struct isa *isa, int threads)
     b->threads = threads;
     vector_init_scalar(&b->vector);
     isa->init(&b->vector);
-    if (!cpu_scratch(b, cpu_attend_scratch(threads)))
+    if (!cpu_scratch(b, cpu_attend_scratch(b)))
         exit(1);
     return b;
 }
@@ -465,8 +465,26 @@ enum { MAX_LENGTH = 6000, MAX_BLOCKS = MAX_LENGTH / KV_BLOCK + 1 };
 struct seq {
     int64_t length, pos, base;
     float *q, *k, *v; /* [length, heads * dim] */
-    void *blocks[MAX_BLOCKS];
+    struct attn_block blocks[MAX_BLOCKS];
 };
+
+/* The first n of blocks hold positions from 0 up to `end`. */
+static void count_blocks(struct attn_block *blocks, int n, int64_t end)
+{
+    for (int b = 0; b < n; b++) {
+        int64_t left = end - (int64_t)b * KV_BLOCK;
+        blocks[b].start = (int64_t)b * KV_BLOCK;
+        blocks[b].index = b;
+        blocks[b].count = left < 0 ? 0 : left < KV_BLOCK ? (int)left : KV_BLOCK;
+    }
+}
+
+/* Blocks first .. of a sequence, all exact, for rows at pos up. */
+static struct attn_span exact_span(int64_t row, int64_t rows, int64_t pos, const struct attn_block *blocks, int first)
+{
+    int n = (int)((pos + rows + KV_BLOCK - 1) / KV_BLOCK), own = (int)(pos / KV_BLOCK);
+    return (struct attn_span){row, rows, pos, blocks + first, n - first, blocks + own, n - own, own - first};
+}
 
 static void seq_make(struct seq *s, const struct attn_args *a, int64_t length)
 {
@@ -476,7 +494,7 @@ static void seq_make(struct seq *s, const struct attn_args *a, int64_t length)
     s->k = guard_random(length * h->n_heads * h->head_dim, 2);
     s->v = guard_random(length * h->n_heads * h->v_dim, 2);
     for (int64_t b = 0; b * KV_BLOCK < length; b++)
-        s->blocks[b] = guard(kv_layer_bytes(h));
+        s->blocks[b].data = guard(kv_layer_bytes(h));
 }
 
 /* Lets go of blocks that no row from `pos` on sees; nothing may read them. */
@@ -503,8 +521,8 @@ static void step(struct cpu_backend *b, const struct attn_args *args, struct seq
     for (int i = 0; i < n; i++) {
         struct seq *s = seqs[i];
         seq_drop(s, &a);
-        spans[i] = (struct attn_span){at, rows[i], s->pos, s->base, s->blocks + s->base / KV_BLOCK, 0};
-        spans[i].n_blocks = (int)((s->pos + rows[i] + KV_BLOCK - 1 - s->base) / KV_BLOCK);
+        count_blocks(s->blocks, MAX_BLOCKS, s->pos + rows[i]);
+        spans[i] = exact_span(at, rows[i], s->pos, s->blocks, (int)(s->base / KV_BLOCK));
         memcpy(q + at * qn, s->q + s->pos * qn, (size_t)(rows[i] * qn) * 4);
         memcpy(k + at * kn, s->k + s->pos * kn, (size_t)(rows[i] * kn) * 4);
         memcpy(v + at * vn, s->v + s->pos * vn, (size_t)(rows[i] * vn) * 4);
@@ -677,7 +695,7 @@ static void check_many(const struct isa *isa)
     step(b, &a, &one, &rows, &out, 1);
     static struct attn_span spans[SPANS];
     for (int i = 0; i < SPANS; i++) {
-        spans[i] = (struct attn_span){i, 1, i % 70, 0, s.blocks, 2};
+        spans[i] = exact_span(i, 1, i % 70, s.blocks, 0);
         memcpy(q + i * HEADS * DIM, s.q + (i % 70) * HEADS * DIM, HEADS * DIM * 4);
     }
     a.spans = spans;
@@ -697,19 +715,20 @@ static void check_rounds(const struct isa *isa)
 {
     enum { SPANS = 60, HEADS = 24, DIM = 8, V_DIM = 256, BLOCKS = 140, THREADS = 24 };
     struct attn_args a = {.shape = {KV_F16, 1, DIM, V_DIM}, .n_heads = HEADS, .scale = 0.3f};
-    static void *blocks[BLOCKS];
+    static struct attn_block blocks[BLOCKS];
     static struct attn_span spans[SPANS];
     int64_t n = (int64_t)kv_layer_bytes(&a.shape) / 2;
     float *x = guard_random(n, 2), *q = guard_random(SPANS * HEADS * DIM, 2);
     struct vector_kernels k;
     vector_init_scalar(&k);
     for (int i = 0; i < BLOCKS; i++) {
-        blocks[i] = guard((size_t)n * 2);
-        k.store[KV_F16](blocks[i], x, n);
+        blocks[i].data = guard((size_t)n * 2);
+        k.store[KV_F16](blocks[i].data, x, n);
         x[pick((int)n)] = uniform(-5, 5);
     }
+    count_blocks(blocks, BLOCKS, BLOCKS * KV_BLOCK);
     for (int i = 0; i < SPANS; i++)
-        spans[i] = (struct attn_span){i, 1, BLOCKS * KV_BLOCK - SPANS + i, 0, blocks, BLOCKS};
+        spans[i] = exact_span(i, 1, BLOCKS * KV_BLOCK - SPANS + i, blocks, 0);
     a.spans = spans;
     a.n_spans = SPANS;
     float *y[2];
@@ -826,16 +845,18 @@ static void bench_attend(const struct isa *isa, int threads, enum kv_type type, 
     int layers = rows > 1 ? 1 : 30, n_blocks = (int)((context + KV_BLOCK - 1) / KV_BLOCK);
     size_t bytes = kv_layer_bytes(&a.shape);
     char *memory = mem_alloc_pages((size_t)(layers * n_blocks) * bytes);
-    void **blocks = mem_alloc_array((size_t)(layers * n_blocks), sizeof *blocks);
+    struct attn_block *blocks = mem_new_array((size_t)(layers * n_blocks), sizeof *blocks);
     float *q = guard_random(rows * 9 * dim, 1), *y = guard_f32(rows * 9 * dim);
     if (!memory || !blocks)
         exit(1);
     for (int i = 0; i < layers * n_blocks; i++) { /* a layer's blocks lie apart, as in a cache */
-        blocks[i] = memory + (size_t)((i % n_blocks) * layers + i / n_blocks) * bytes;
+        blocks[i].data = memory + (size_t)((i % n_blocks) * layers + i / n_blocks) * bytes;
         for (size_t j = 0; j < bytes; j += 2)
-            memcpy((char *)blocks[i] + j, type == KV_F16 ? "\x12\x34" : "\x12\x3f", 2);
+            memcpy((char *)blocks[i].data + j, type == KV_F16 ? "\x12\x34" : "\x12\x3f", 2);
     }
-    struct attn_span span = {0, rows, context - rows, 0, NULL, n_blocks};
+    for (int l = 0; l < layers; l++)
+        count_blocks(blocks + l * n_blocks, n_blocks, context);
+    struct attn_span span;
     a.spans = &span;
     a.n_spans = 1;
     struct tensor tq = matrix(q, rows, 9 * dim), ty = matrix(y, rows, 9 * dim);
@@ -843,7 +864,7 @@ static void bench_attend(const struct isa *isa, int threads, enum kv_type type, 
     for (int i = 0; i < 7; i++) {
         double t0 = now();
         for (int l = 0; l < layers; l++) {
-            span.blocks = blocks + l * n_blocks;
+            span = exact_span(0, rows, context - rows, blocks + l * n_blocks, 0);
             cpu_attend(&b->base, &a, &ty, &tq);
         }
         best = fmin(best, (now() - t0) / layers);

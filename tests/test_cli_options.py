@@ -7,11 +7,12 @@ import subprocess
 
 import pytest
 
-COMMANDS = ["generate", "benchmark", "inspect", "logits"]
-LATER = ["awq", "cache_prompt", "chat", "convert", "dwq", "dynamic_quant", "evaluate", "fuse", "gptq", "lora",
+COMMANDS = ["generate", "chat", "benchmark", "inspect", "logits"]
+LATER = ["awq", "cache_prompt", "convert", "dwq", "dynamic_quant", "evaluate", "fuse", "gptq", "lora",
          "manage", "perplexity", "server", "share", "upload"]
 ABSENT = "/nonexistent/model"
-RUN_OPTIONS = ["--threads", "--device", "--precision", "--prefill-step-size", "--kv-format"]
+RUN_OPTIONS = ["--threads", "--device", "--precision", "--prefill-step-size", "--kv-format", "--kv-sink", "--qjl"]
+CACHE_OPTIONS = ["--max-kv-size", "--kv-bits", "--kv-group-size", "--quantized-kv-start"]
 
 
 def str2bool(text):
@@ -149,9 +150,9 @@ def test_seeds_are_64_bits(turbolm, text):
 
 @pytest.mark.parametrize("command, option", [
     ("generate", o) for o in (
-        "--trust-remote-code", "--adapter-path x", "--max-kv-size 8", "--prompt-cache-file x", "--quantize-activations",
-        "-qa", "--kv-bits 4", "--kv-group-size 32", "--quantized-kv-start 0", "--draft-model x",
-        "--num-draft-tokens 2")
+        "--trust-remote-code", "--adapter-path x", "--prompt-cache-file x", "--quantize-activations",
+        "-qa", "--draft-model x", "--num-draft-tokens 2")
+] + [("chat", o) for o in ("--trust-remote-code", "--adapter-path x", "--pipeline")
 ] + [("benchmark", o) for o in ("--pipeline", "--quantize-activations", "-qa", "--trust-remote-code")])
 def test_later_options_are_refused(turbolm, command, option):
     name = "--quantize-activations" if option == "-qa" else option.split()[0]
@@ -161,13 +162,24 @@ def test_later_options_are_refused(turbolm, command, option):
 
 
 @pytest.mark.parametrize("args, message", [
-    (["--kv-format", "q8"], "error: --kv-format q8 is not supported yet\n"),
     (["--device", "cuda"], "error: --device cuda is not supported yet\n"),
     (["--model", "org/name-4bit"], "error: org/name-4bit: no such file or directory; fetching models from a hub is "
                                    "not supported yet\n"),
 ])
 def test_later_values_are_refused(turbolm, args, message):
     got = turbolm("generate", "--model", ABSENT, *args)
+    assert (got.returncode, got.stdout, got.stderr) == (2, "", message)
+
+
+@pytest.mark.parametrize("args, message", [
+    (["--kv-bits", "7"], "error: --kv-bits 7: expected 2, 3, 4, 5, 6 or 8\n"),
+    (["--kv-bits", "5", "--qjl"], "error: --kv-bits 5: expected 2, 3, 4 or 8 with --qjl\n"),
+    (["--kv-bits", "4", "--kv-group-size", "48"], "error: --kv-group-size 48: expected 32, 64 or 128\n"),
+    (["--kv-bits", "4", "--kv-format", "f16"], "error: --kv-bits and --kv-format exclude each other\n"),
+    (["--qjl"], "error: --qjl needs --kv-bits\n"),
+])
+def test_cache_options_are_checked(turbolm, tmp_path, args, message):
+    got = turbolm("generate", "--model", tmp_path, *args)
     assert (got.returncode, got.stdout, got.stderr) == (2, "", message)
 
 
@@ -193,13 +205,14 @@ def test_version(turbolm):
 def test_no_command(turbolm):
     got = turbolm()
     assert (got.returncode, got.stdout) == (2, "")
-    assert got.stderr == "error: a command is needed, one of: generate, benchmark, inspect, logits\n"
+    assert got.stderr == "error: a command is needed, one of: generate, chat, benchmark, inspect, logits\n"
 
 
 def test_unknown_command(turbolm):
     got = turbolm("generat")
     assert (got.returncode, got.stdout) == (2, "")
-    assert got.stderr == "error: unknown command 'generat'; the commands are: generate, benchmark, inspect, logits\n"
+    assert got.stderr == ("error: unknown command 'generat'; the commands are: generate, chat, benchmark, inspect, "
+                          "logits\n")
 
 
 @pytest.mark.parametrize("name", LATER)
@@ -208,7 +221,7 @@ def test_later_commands(turbolm, name):
     assert (got.returncode, got.stdout, got.stderr) == (2, "", "error: %s is not supported yet\n" % name)
 
 
-@pytest.mark.parametrize("name", ["generate", "benchmark", "chat", "nonsense"])
+@pytest.mark.parametrize("name", ["generate", "benchmark", "chat", "server", "nonsense"])
 def test_names_of_mlx_lm(turbolm_bin, tmp_path, name):
     link = tmp_path / ("mlx_lm." + name)
     link.symlink_to(os.path.abspath(turbolm_bin))
@@ -247,8 +260,10 @@ def test_help(turbolm, command):
     assert len(options) == len(set(options)) > 0
     usage = got.stdout.split("\n\n")[0]
     assert all(re.search(re.escape(o) + r"[] \n]", usage + "\n") for o in options)
-    if command in ("generate", "benchmark", "logits"):
-        assert options[-5:] == RUN_OPTIONS
+    if command in ("generate", "chat", "benchmark", "logits"):
+        own = {"generate": 4, "chat": 1}.get(command, 0)  # cache options that are mlx-lm's there too
+        ours = RUN_OPTIONS + CACHE_OPTIONS[own:]
+        assert options[-len(ours):] == ours
 
 
 def test_help_has_the_options_of_mlx_lm(turbolm):

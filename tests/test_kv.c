@@ -101,7 +101,7 @@ static void one_pass(struct ctx *c, struct kv_cache *kv, struct plain *p)
         return;
     bool commit = rnd() % 4 != 0;
     ctx_begin(c);
-    struct kv_pass *pass = kv_pass_begin(c, kv, spans, n);
+    struct kv_pass *pass = kv_pass_begin(c, kv, NULL, spans, n);
     assert_non_null(pass);
     struct kv_opts o = {.scale = 0.5f};
     for (int l = 0; l < LAYERS; l++) {
@@ -129,14 +129,16 @@ static void one_pass(struct ctx *c, struct kv_cache *kv, struct plain *p)
     }
 }
 
-static struct kv_cache *new_cache(size_t limit)
+static struct kv_cache *new_cache(struct backend *be, size_t limit)
 {
+    static const struct kv_format f32 = {.kind = KVF_F32};
     struct tlm_error e = {0};
     struct kv_layer_config layers[LAYERS];
     struct kv_cache *kv;
     for (int l = 0; l < LAYERS; l++)
-        layers[l] = (struct kv_layer_config){windows[l], {KV_F32, KV_HEADS, DIM, DIM}};
-    assert_int_equal(kv_cache_new(layers, LAYERS, limit, &kv, &e), TLM_OK);
+        layers[l] = (struct kv_layer_config){windows[l], {KV_F32, KV_HEADS, DIM, DIM}, f32, f32};
+    struct kv_config config = {.layers = layers, .n_layers = LAYERS, .limit_bytes = limit};
+    assert_int_equal(kv_cache_new(&config, be, &kv, &e), TLM_OK);
     return kv;
 }
 
@@ -148,7 +150,7 @@ static void test_random_programs(void **state)
     struct ctx c;
     assert_int_equal(backend_cpu_new(2, true, &be, &e), TLM_OK);
     assert_int_equal(ctx_init(&c, be, &e), TLM_OK);
-    struct kv_cache *kv = new_cache(0);
+    struct kv_cache *kv = new_cache(be, 0);
     struct plain *p = mem_new_array(SEQS, sizeof *p);
     assert_non_null(p);
     size_t bytes = 0;
@@ -176,7 +178,7 @@ static void test_limit(void **state)
 {
     (void)state;
     struct tlm_error e = {0};
-    struct kv_cache *kv = new_cache((size_t)30 << 20);
+    struct kv_cache *kv = new_cache(NULL, (size_t)30 << 20);
     struct kv_seq *s;
     assert_int_equal(kv_seq_new(kv, &s, &e), TLM_OK);
     assert_int_equal(kv_seq_assume(s, 1000, &e), TLM_OK);

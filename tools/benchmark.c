@@ -274,8 +274,9 @@ static int run(const char *prog, const struct cli_value *v)
                       .batch = (size_t)v[BATCH_SIZE].integer,
                       .depth = (size_t)v[DEPTH].integer,
                       .human = 1};
+    const struct run_cache cache = run_cache_of(v + N_OPTIONS + RUN_N);
     (void)prog;
-    int status = run_open(v[MODEL].text, v + N_OPTIONS, TLM_PRECISION_DEFAULT, &m);
+    int status = run_open(v[MODEL].text, v + N_OPTIONS, &cache, TLM_PRECISION_DEFAULT, &m);
     if (status == 0 && v[CSV].given) {
         b.human = strcmp(v[CSV].text, "-") != 0;
         b.csv = b.human ? fopen(v[CSV].text, "w") : NULL;
@@ -298,7 +299,8 @@ static int run(const char *prog, const struct cli_value *v)
     return status;
 }
 
-static const struct cli_table tables[] = {{options, N_OPTIONS}, {run_options, RUN_N}, {NULL, 0}};
+static const struct cli_table tables[] = {
+    {options, N_OPTIONS}, {run_options, RUN_N}, {run_cache_options, RUN_CACHE_N}, {NULL, 0}};
 
 const struct command benchmark_command = {
     "benchmark", "Measure the speed of prompts and generation.",

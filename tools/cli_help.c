@@ -275,5 +275,7 @@ void cli_print_man(const struct command *const *commands, size_t n)
     out_print("0: done. 1: failed, with a line on standard error. 2: wrong usage, or not supported yet. 130: ended by\n"
               "Ctrl\\-C. 141: the reader of standard output went away.\n");
     out_print(".SH ENVIRONMENT\n.TP\n\\fBTURBOLM_CPU\\fR\nInstruction sets to use, for tests.\n"
-              ".TP\n\\fBCOLUMNS\\fR\nWidth of help texts.\n");
+              ".TP\n\\fBCOLUMNS\\fR\nWidth of help texts.\n"
+              ".TP\n\\fBNO_COLOR\\fR\nNot empty: no colours in chat.\n"
+              ".TP\n\\fBXDG_STATE_HOME\\fR\nWhere chat keeps its history, by default ~/.local/state.\n");
 }

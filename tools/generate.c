@@ -20,13 +20,8 @@ enum {
     PROMPT,
     PREFILL_RESPONSE,
     MAX_TOKENS,
-    TEMP,
-    TOP_P,
-    MIN_P,
-    TOP_K,
-    XTC_PROBABILITY,
-    XTC_THRESHOLD,
-    MIN_TOKENS_TO_KEEP,
+    SAMPLING,
+    SAMPLING_LAST = SAMPLING + RUN_SAMPLING_N - 1,
     SEED,
     IGNORE_CHAT_TEMPLATE,
     USE_DEFAULT_CHAT_TEMPLATE,
@@ -45,54 +40,34 @@ enum {
 
 static const struct cli_option options[N_OPTIONS] = {
     [MODEL] = RUN_MODEL_ROW,
-    [TRUST_REMOTE_CODE] = {"--trust-remote-code", NULL, CLI_FLAG, CLI_LATER, NULL, NULL, NULL, NULL,
-                           "run code that comes with a model"},
-    [ADAPTER_PATH] = {"--adapter-path", NULL, CLI_TEXT, CLI_LATER, NULL, NULL, NULL, NULL,
-                      "directory of adapter weights"},
+    [TRUST_REMOTE_CODE] = RUN_TRUST_REMOTE_CODE_ROW,
+    [ADAPTER_PATH] = RUN_ADAPTER_PATH_ROW,
     [EXTRA_EOS_TOKEN] = {"--extra-eos-token", NULL, CLI_TEXTS, 0, NULL, NULL, NULL, NULL,
                          "further tokens, or their ids, that end the text"},
-    [SYSTEM_PROMPT] = {"--system-prompt", NULL, CLI_TEXT, 0, NULL, NULL, NULL, NULL,
-                       "system message for the chat template"},
+    [SYSTEM_PROMPT] = RUN_SYSTEM_PROMPT_ROW,
     [PROMPT] = {"--prompt", "-p", CLI_TEXT, 0, "hello", NULL, NULL, NULL,
                 "the user's message, in which \\n and \\t are a newline and a tab; - reads standard input"},
     [PREFILL_RESPONSE] = {"--prefill-response", NULL, CLI_TEXT, 0, NULL, NULL, NULL, NULL,
                           "start of the answer, which the model goes on with"},
-    [MAX_TOKENS] = {"--max-tokens", "-m", CLI_INT, 0, "100", "-1", NULL, NULL,
-                    "most tokens to generate; -1: until the text or the context ends"},
-    [TEMP] = {"--temp", NULL, CLI_FLOAT, 0, "0.0", "0", NULL, NULL, "temperature; 0 always takes the best token"},
-    [TOP_P] = {"--top-p", NULL, CLI_FLOAT, 0, "1.0", "0", "1", NULL,
-               "draw from the best tokens that have this probability together; 0 and 1: from all"},
-    [MIN_P] = {"--min-p", NULL, CLI_FLOAT, 0, "0.0", "0", "1", NULL,
-               "drop tokens below this share of the best one's probability; 0: none"},
-    [TOP_K] = {"--top-k", NULL, CLI_INT, 0, "0", "0", "2147483647", NULL,
-               "draw from this many of the best tokens; 0: from all"},
-    [XTC_PROBABILITY] = {"--xtc-probability", NULL, CLI_FLOAT, 0, "0.0", "0", "1", NULL,
-                         "how often XTC drops the top choices"},
-    [XTC_THRESHOLD] = {"--xtc-threshold", NULL, CLI_FLOAT, 0, "0.1", "0", "0.5", NULL,
-                       "probability from which on a token is a top choice of XTC"},
-    [MIN_TOKENS_TO_KEEP] = {"--min-tokens-to-keep", NULL, CLI_INT, 0, "1", "1", "2147483647", NULL,
-                            "tokens that --min-p never drops"},
+    [MAX_TOKENS] = RUN_MAX_TOKENS_ROW("100"),
+    RUN_SAMPLING_ROWS(SAMPLING, 0),
     [SEED] = {"--seed", NULL, CLI_NATURAL, 0, NULL, NULL, NULL, NULL,
               "seed of the random numbers, by default the time"},
     [IGNORE_CHAT_TEMPLATE] = {"--ignore-chat-template", NULL, CLI_FLAG, 0, NULL, NULL, NULL, NULL,
                               "give the prompt to the model as it is"},
     [USE_DEFAULT_CHAT_TEMPLATE] = {"--use-default-chat-template", NULL, CLI_FLAG, 0, NULL, NULL, NULL, NULL,
                                    "fail when the model has no chat template"},
-    [CHAT_TEMPLATE_CONFIG] = {"--chat-template-config", NULL, CLI_OBJECT, 0, NULL, NULL, NULL, NULL,
-                              "JSON object of further variables for the chat template"},
+    [CHAT_TEMPLATE_CONFIG] = RUN_CHAT_TEMPLATE_CONFIG_ROW(0),
     [VERBOSE] = {"--verbose", NULL, CLI_BOOL, 0, "True", NULL, NULL, NULL,
                  "false prints the text alone, without statistics"},
-    [MAX_KV_SIZE] = {"--max-kv-size", NULL, CLI_INT, CLI_LATER, NULL, NULL, NULL, NULL,
-                     "most tokens in the key-value cache"},
+    [MAX_KV_SIZE] = RUN_MAX_KV_SIZE_ROW(0),
     [PROMPT_CACHE_FILE] = {"--prompt-cache-file", NULL, CLI_TEXT, CLI_LATER, NULL, NULL, NULL, NULL,
                            "file of a prompt that was computed before"},
     [QUANTIZE_ACTIVATIONS] = {"--quantize-activations", "-qa", CLI_FLAG, CLI_LATER, NULL, NULL, NULL, NULL,
                               "quantise activations in the model's format"},
-    [KV_BITS] = {"--kv-bits", NULL, CLI_INT, CLI_LATER, NULL, NULL, NULL, NULL, "bits of a quantised key-value cache"},
-    [KV_GROUP_SIZE] = {"--kv-group-size", NULL, CLI_INT, CLI_LATER, NULL, NULL, NULL, NULL,
-                       "group size of a quantised key-value cache"},
-    [QUANTIZED_KV_START] = {"--quantized-kv-start", NULL, CLI_INT, CLI_LATER, NULL, NULL, NULL, NULL,
-                            "token from which on the cache is quantised"},
+    [KV_BITS] = RUN_KV_BITS_ROW(0),
+    [KV_GROUP_SIZE] = RUN_KV_GROUP_SIZE_ROW(0),
+    [QUANTIZED_KV_START] = RUN_QUANTIZED_KV_START_ROW(0),
     [DRAFT_MODEL] = {"--draft-model", NULL, CLI_TEXT, CLI_LATER, NULL, NULL, NULL, NULL,
                      "small model for speculative decoding"},
     [NUM_DRAFT_TOKENS] = {"--num-draft-tokens", NULL, CLI_INT, CLI_LATER, NULL, NULL, NULL, NULL,
@@ -100,24 +75,6 @@ static const struct cli_option options[N_OPTIONS] = {
 };
 
 enum { POLL_MS = 50 };
-
-static void sampling_from(const struct cli_value *v, struct tlm_sampling *s)
-{
-    tlm_sampling_default(s);
-    s->temperature = (float)v[TEMP].number;
-    s->top_p = (float)v[TOP_P].number;
-    s->min_p = (float)v[MIN_P].number;
-    s->min_tokens_to_keep = (int)v[MIN_TOKENS_TO_KEEP].integer;
-    s->top_k = (int)v[TOP_K].integer;
-    s->xtc_probability = (float)v[XTC_PROBABILITY].number;
-    s->xtc_threshold = (float)v[XTC_THRESHOLD].number;
-    s->has_seed = v[SEED].given;
-    s->seed = v[SEED].natural;
-    if (v[XTC_THRESHOLD].given && s->xtc_probability <= 0)
-        out_warning("--xtc-threshold has no effect without --xtc-probability");
-    if (v[MIN_TOKENS_TO_KEEP].given && s->min_p <= 0)
-        out_warning("--min-tokens-to-keep has no effect without --min-p");
-}
 
 /* The model's ends of text and the user's; *out has n ids, free with tool_free.
  * Returns 0, or the exit status after a message. */
@@ -188,11 +145,6 @@ static void stream(struct tlm_engine *engine, uint64_t id, struct outcome *r)
     }
 }
 
-static double rate(size_t n, double seconds)
-{
-    return seconds > 0 ? (double)n / seconds : 0;
-}
-
 static void print_statistics(const struct outcome *r)
 {
     const struct tlm_stats *s = &r->stats;
@@ -201,22 +153,11 @@ static void print_statistics(const struct outcome *r)
         out_print("No text generated for this prompt\n");
         return;
     }
-    out_print("Prompt: %zu tokens, %.3f tokens-per-sec\n", s->prompt_tokens, rate(s->prompt_tokens, s->prompt_seconds));
+    out_print("Prompt: %zu tokens, %.3f tokens-per-sec\n", s->prompt_tokens,
+              run_rate(s->prompt_tokens, s->prompt_seconds));
     out_print("Generation: %zu tokens, %.3f tokens-per-sec\n", s->generated_tokens,
-              rate(s->generated_tokens, s->generation_seconds));
+              run_rate(s->generated_tokens, s->generation_seconds));
     out_print("Peak memory: %.3f GB\n", (double)tlm_peak_memory() / 1e9);
-}
-
-/* Says what the statistics do not: an early end, or text that the model was
- * not made for. */
-static void warn_of_context(const struct outcome *r, const struct tlm_request *request, int64_t context)
-{
-    int64_t generated = (int64_t)r->stats.generated_tokens, prompt = (int64_t)request->n_prompt;
-    if (r->finish == TLM_FINISH_LENGTH && generated != request->max_tokens)
-        out_warning("the text ends after %lld tokens because the context is full", (long long)generated);
-    else if (context > 0 && prompt + generated > context)
-        out_warning("prompt and text have %lld tokens, the model's context %lld", (long long)(prompt + generated),
-                    (long long)context);
 }
 
 static int submit_and_stream(struct tlm_engine *engine, const struct tlm_request *request, int verbose, int64_t context)
@@ -239,7 +180,7 @@ static int submit_and_stream(struct tlm_engine *engine, const struct tlm_request
         print_statistics(&r);
     else if (!r.any_text)
         out_warning("no text generated for this prompt%s", request->max_tokens == 0 ? ": --max-tokens is 0" : "");
-    warn_of_context(&r, request, context);
+    run_warn_of_context(request, &r.stats, r.finish, context);
     return r.status;
 }
 
@@ -254,7 +195,9 @@ static int generate(struct tlm_model *m, const struct cli_value *v, const struct
     int status;
     tlm_model_info_get(m, &info);
     engine_options.prefill_step_size = (int)v[N_OPTIONS + RUN_PREFILL_STEP_SIZE].integer;
-    sampling_from(v, &request.sampling);
+    run_sampling(v + SAMPLING, &request.sampling);
+    request.sampling.has_seed = v[SEED].given;
+    request.sampling.seed = v[SEED].natural;
     if (tlm_sampling_check(&request.sampling, (size_t)info.vocab_size, &e) != TLM_OK)
         return out_tlm_error(&e);
     if (tlm_model_tokenizer(m) == NULL) {
@@ -309,6 +252,7 @@ static int run(const char *prog, const struct cli_value *v)
     struct tlm_model *m = NULL;
     struct prompt p;
     char *text = NULL;
+    const struct run_cache cache = {&v[MAX_KV_SIZE], &v[KV_BITS], &v[KV_GROUP_SIZE], &v[QUANTIZED_KV_START]};
     int status;
     (void)prog;
     if (v[IGNORE_CHAT_TEMPLATE].truth && v[USE_DEFAULT_CHAT_TEMPLATE].truth) {
@@ -317,7 +261,7 @@ static int run(const char *prog, const struct cli_value *v)
     }
     status = read_prompt(v, &p, &text);
     if (status == 0)
-        status = run_open(v[MODEL].text, v + N_OPTIONS, TLM_PRECISION_DEFAULT, &m);
+        status = run_open(v[MODEL].text, v + N_OPTIONS, &cache, TLM_PRECISION_DEFAULT, &m);
     if (status == 0)
         status = generate(m, v, &p);
     tlm_model_close(m);

@@ -99,13 +99,14 @@ static int run(const char *prog, const struct cli_value *v)
     int32_t *ids = NULL;
     size_t n = 0;
     int by_library = 0;
+    const struct run_cache cache = run_cache_of(v + N_OPTIONS + RUN_N);
     if (v[IDS].given && v[PROMPT].given)
         return cli_usage_error(&logits_command, prog, "--prompt", "not allowed with argument --ids");
     if (!v[IDS].given && !v[PROMPT].given)
         return cli_usage_error(&logits_command, prog, NULL, "one of the arguments --ids --prompt/-p is required");
     int status = run_check_utf8("the prompt", v[PROMPT].text);
     if (status == 0)
-        status = run_open(v[MODEL].text, v + N_OPTIONS, TLM_PRECISION_EXACT, &m);
+        status = run_open(v[MODEL].text, v + N_OPTIONS, &cache, TLM_PRECISION_EXACT, &m);
     if (status == 0)
         status = read_ids(m, prog, v, &ids, &n, &by_library);
     if (status == 0)
@@ -118,7 +119,8 @@ static int run(const char *prog, const struct cli_value *v)
     return status;
 }
 
-static const struct cli_table tables[] = {{options, N_OPTIONS}, {run_options, RUN_N}, {NULL, 0}};
+static const struct cli_table tables[] = {
+    {options, N_OPTIONS}, {run_options, RUN_N}, {run_cache_options, RUN_CACHE_N}, {NULL, 0}};
 
 const struct command logits_command = {"logits", "Write the logits of every position of a text to a NumPy file.",
                                        "Exact mode by default.", tables, run};

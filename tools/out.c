@@ -15,6 +15,8 @@
 static int write_errno;
 static volatile sig_atomic_t interrupt_count;
 static volatile sig_atomic_t interrupt_caught;
+static void (*noticed_hook)(void);
+static void (*ending_hook)(void);
 
 static void log_message(enum tlm_log_level level, const char *message, void *user)
 {
@@ -28,9 +30,14 @@ static void log_message(enum tlm_log_level level, const char *message, void *use
 static void on_interrupt(int number)
 {
     (void)number;
-    if (!interrupt_caught || interrupt_count > 0)
+    if (!interrupt_caught || interrupt_count > 0) {
+        if (ending_hook != NULL)
+            ending_hook();
         _exit(EXIT_INTERRUPTED);
+    }
     interrupt_count = 1;
+    if (noticed_hook != NULL)
+        noticed_hook();
 }
 
 static void set_handler(int number, void (*handler)(int))
@@ -237,6 +244,33 @@ void catch_interrupt(void)
 int interrupted(void)
 {
     return interrupt_count > 0;
+}
+
+void forget_interrupt(void)
+{
+    interrupt_count = 0;
+}
+
+static void at_exit(void)
+{
+    if (ending_hook != NULL)
+        ending_hook();
+}
+
+void set_signal_hooks(void (*noticed)(void), void (*ending)(void))
+{
+    static int registered;
+    noticed_hook = noticed;
+    ending_hook = ending;
+    if (!registered && ending != NULL)
+        registered = atexit(at_exit) == 0;
+}
+
+void end_by_signal(int number)
+{
+    at_exit();
+    signal(number, SIG_DFL);
+    raise(number);
 }
 
 double now_seconds(void)

@@ -51,6 +51,13 @@ size_t tool_utf8_valid(const char *text, size_t len);
  * second, or one before, ends the program with status 130. */
 void catch_interrupt(void);
 int interrupted(void);
+void forget_interrupt(void); /* interrupted() is false again */
+/* What runs inside a signal handler, so may do only what handlers may; NULL:
+ * nothing. noticed: at each Ctrl-C that is caught; ending: before a signal
+ * that is handled here or exit() ends the program. */
+void set_signal_hooks(void (*noticed)(void), void (*ending)(void));
+/* Runs the second hook and ends the program as the signal does. A handler. */
+void end_by_signal(int number);
 enum { EXIT_INTERRUPTED = 130 };
 
 double now_seconds(void); /* a clock that only goes forward */

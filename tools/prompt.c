@@ -44,25 +44,12 @@ static char *messages_text(const struct prompt *p)
     return text;
 }
 
-/* Does the vocabulary have a pair of tokens around thoughts? */
-static int has_thinking(const struct tlm_model *m)
+/* The text is joined rather than the parsed values printed, so that numbers
+ * stay as they were written. */
+char *prompt_kwargs(const struct tlm_model *m, const char *user)
 {
-    static const char *const pairs[][2] = {
-        {"<think>", "</think>"}, {"<longcat_think>", "</longcat_think>"}, {"<|channel>", "<channel|>"}};
-    const struct tlm_tokenizer *t = tlm_model_tokenizer(m);
-    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
-        if (tlm_tokenizer_token_id(t, pairs[i][0]) >= 0 && tlm_tokenizer_token_id(t, pairs[i][1]) >= 0)
-            return 1;
-    }
-    return 0;
-}
-
-/* The user's kwargs, with enable_thinking where they do not say it. The text
- * is joined rather than the parsed values printed, so that numbers stay as
- * they were written. Free with tool_free. */
-static char *template_kwargs(const struct tlm_model *m, const char *user)
-{
-    const char *thinking = has_thinking(m) ? "true" : "false";
+    struct tlm_reasoning_tags tags;
+    const char *thinking = tlm_reasoning_tags_get(tlm_model_tokenizer(m), &tags) ? "true" : "false";
     cJSON *json = user != NULL ? cJSON_Parse(user) : NULL;
     int given = json != NULL && cJSON_GetObjectItemCaseSensitive(json, "enable_thinking") != NULL;
     int n_keys = cJSON_GetArraySize(json);
@@ -116,7 +103,7 @@ int prompt_encode(const struct tlm_model *m, const struct prompt *p, int32_t **i
     if (t == NULL || p->ignore_template)
         return encode_plain(m, p, ids, n);
 
-    char *messages = messages_text(p), *kwargs = template_kwargs(m, p->kwargs), *text = NULL;
+    char *messages = messages_text(p), *kwargs = prompt_kwargs(m, p->kwargs), *text = NULL;
     size_t len = 0;
     int status;
     struct tlm_chat_request r = {.messages = messages, .kwargs = kwargs, .now = -1};

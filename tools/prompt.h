@@ -17,6 +17,11 @@ struct prompt {
  * free with tool_free. */
 char *prompt_expand(const char *text);
 
+/* Variables for the model's template as the text of a JSON object: the user's,
+ * with enable_thinking where they do not say it. user may be NULL; free with
+ * tool_free. */
+char *prompt_kwargs(const struct tlm_model *m, const char *user);
+
 /* Renders p with the model's template, or takes its text alone where there is
  * none. *ids: free with tlm_free. Returns 0, or the exit status after a
  * message; warns of parts that only a template could use. */

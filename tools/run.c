@@ -9,7 +9,6 @@
 #include "out.h"
 
 static const char *const precisions[] = {"exact", "fast", NULL};
-static const char *const kv_formats[] = {"f32", "f16", "bf16", NULL};
 
 const struct cli_option run_options[RUN_N] = {
     [RUN_THREADS] = {"--threads", NULL, CLI_INT, CLI_EXTRA, NULL, "1", "1024", NULL,
@@ -21,8 +20,26 @@ const struct cli_option run_options[RUN_N] = {
     [RUN_PREFILL_STEP_SIZE] = {"--prefill-step-size", NULL, CLI_INT, CLI_EXTRA, "2048", "1", "1048576", NULL,
                                "tokens of the prompt that are computed at a time"},
     [RUN_KV_FORMAT] = {"--kv-format", NULL, CLI_TEXT, CLI_EXTRA, NULL, NULL, NULL, NULL,
-                       "format of the key-value cache: f32, f16 or bf16, by default by precision"},
+                       "format of the key-value cache: turbo5, turbo4, turbo3, turbo2, safe, auto, or KEYS[:VALUES] "
+                       "of f32, f16, bf16, fp8, affine4g64, chan4+pre+mix, rot4+qjl, tq4 and the like; "
+                       ";LAYERS=SPEC changes layers; by default f16"},
+    [RUN_KV_SINK] = {"--kv-sink", NULL, CLI_INT, CLI_EXTRA, "64", "0", "1048576", NULL,
+                     "first tokens that a quantised cache keeps exact, in whole blocks of 64; 0: none"},
+    [RUN_QJL] = {"--qjl", NULL, CLI_FLAG, CLI_EXTRA, NULL, NULL, NULL, NULL,
+                 "with --kv-bits: rotated keys, with a sketch of one bit of what quantisation leaves"},
 };
+
+const struct cli_option run_cache_options[RUN_CACHE_N] = {
+    [RUN_MAX_KV_SIZE] = RUN_MAX_KV_SIZE_ROW(CLI_EXTRA),
+    [RUN_KV_BITS] = RUN_KV_BITS_ROW(CLI_EXTRA),
+    [RUN_KV_GROUP_SIZE] = RUN_KV_GROUP_SIZE_ROW(CLI_EXTRA),
+    [RUN_QUANTIZED_KV_START] = RUN_QUANTIZED_KV_START_ROW(CLI_EXTRA),
+};
+
+struct run_cache run_cache_of(const struct cli_value *v)
+{
+    return (struct run_cache){v + RUN_MAX_KV_SIZE, v + RUN_KV_BITS, v + RUN_KV_GROUP_SIZE, v + RUN_QUANTIZED_KV_START};
+}
 
 int run_check_path(const char *path)
 {
@@ -41,24 +58,19 @@ int run_check_path(const char *path)
     return 2;
 }
 
-int run_open(const char *path, const struct cli_value *run, enum tlm_precision precision, struct tlm_model **out)
+int run_open(const char *path, const struct cli_value *run, const struct run_cache *cache, enum tlm_precision precision,
+             struct tlm_model **out)
 {
     struct tlm_error e = {TLM_OK, ""};
     struct tlm_model_options o = {0};
-    const char *kv = run[RUN_KV_FORMAT].text;
+    char kv_format[RUN_KV_FORMAT_MAX];
     if (strcmp(run[RUN_DEVICE].text, "cpu") != 0) {
         out_error("--device %s is not supported yet", run[RUN_DEVICE].text);
         return 2;
     }
-    for (size_t i = 0; kv != NULL && o.kv_format == NULL; i++) {
-        if (kv_formats[i] == NULL) {
-            out_error("--kv-format %s is not supported yet", kv);
-            return 2;
-        }
-        if (strcmp(kv_formats[i], kv) == 0)
-            o.kv_format = kv_formats[i];
-    }
     int status = run_check_path(path);
+    if (status == 0)
+        status = run_kv_options(run, cache, &o, kv_format);
     if (status != 0)
         return status;
     o.threads = run[RUN_THREADS].given ? (int)run[RUN_THREADS].integer : 0;
@@ -68,7 +80,40 @@ int run_open(const char *path, const struct cli_value *run, enum tlm_precision p
         o.precision = strcmp(run[RUN_PRECISION].text, "exact") == 0 ? TLM_PRECISION_EXACT : TLM_PRECISION_FAST;
     if (tlm_model_open(path, &o, out, &e) != TLM_OK)
         return out_tlm_error(&e);
+    run_kv_report(run, cache, *out);
     return 0;
+}
+
+void run_sampling(const struct cli_value *v, struct tlm_sampling *s)
+{
+    tlm_sampling_default(s);
+    s->temperature = (float)v[RUN_TEMP].number;
+    s->top_p = (float)v[RUN_TOP_P].number;
+    s->min_p = (float)v[RUN_MIN_P].number;
+    s->min_tokens_to_keep = (int)v[RUN_MIN_TOKENS_TO_KEEP].integer;
+    s->top_k = (int)v[RUN_TOP_K].integer;
+    s->xtc_probability = (float)v[RUN_XTC_PROBABILITY].number;
+    s->xtc_threshold = (float)v[RUN_XTC_THRESHOLD].number;
+    if (v[RUN_XTC_THRESHOLD].given && s->xtc_probability <= 0)
+        out_warning("--xtc-threshold has no effect without --xtc-probability");
+    if (v[RUN_MIN_TOKENS_TO_KEEP].given && s->min_p <= 0)
+        out_warning("--min-tokens-to-keep has no effect without --min-p");
+}
+
+double run_rate(size_t n, double seconds)
+{
+    return seconds > 0 ? (double)n / seconds : 0;
+}
+
+void run_warn_of_context(const struct tlm_request *r, const struct tlm_stats *s, enum tlm_finish finish,
+                         int64_t context)
+{
+    int64_t generated = (int64_t)s->generated_tokens, prompt = (int64_t)r->n_prompt;
+    if (finish == TLM_FINISH_LENGTH && generated != r->max_tokens)
+        out_warning("the text ends after %lld tokens because the context is full", (long long)generated);
+    else if (context > 0 && prompt + generated > context)
+        out_warning("prompt and text have %lld tokens, the model's context %lld", (long long)(prompt + generated),
+                    (long long)context);
 }
 
 int run_read_stdin(char **text, size_t *len)

@@ -12,6 +12,7 @@ extern "C" {
 #endif
 
 struct tlm_chat_template;
+struct tlm_tokenizer;
 
 struct tlm_chat_request {
     const char *messages;  /* JSON array of {"role", "content", …}; required */
@@ -37,6 +38,44 @@ TLM_API const char *tlm_chat_template_source(const struct tlm_chat_template *t);
  * its own message with TLM_EINVAL. */
 TLM_API enum tlm_status tlm_chat_template_render(const struct tlm_chat_template *t, const struct tlm_chat_request *r,
                                                  char **text, size_t *len, struct tlm_error *e);
+
+/* Telling the thoughts of an answer from what it says.
+ *
+ * The tags that stand around thoughts: <think> or <longcat_think> where the
+ * vocabulary has both tags of the pair, else <|channel>thought … <channel|>.
+ * The ids are those of the tokens that the tags begin with; where these are
+ * special, text that was decoded without special tokens has no tags. */
+struct tlm_reasoning_tags {
+    const char *open, *close; /* static */
+    int32_t open_id, close_id;
+};
+/* 0 when the vocabulary has no such pair, or t is NULL: open is NULL then. */
+TLM_API int tlm_reasoning_tags_get(const struct tlm_tokenizer *t, struct tlm_reasoning_tags *out);
+
+enum tlm_part { TLM_PART_CONTENT, TLM_PART_REASONING };
+
+struct tlm_piece {
+    enum tlm_part part;
+    const char *text; /* len bytes, no NUL behind them */
+    size_t len;       /* never 0 */
+};
+
+/* Splits a text that comes in pieces of any size; tags are dropped, nothing
+ * else is. What may still become a tag is held back. Without tags (NULL, or an
+ * open of NULL) all is content. */
+struct tlm_reasoning;
+
+/* prompt: what the model was given, n bytes, or NULL. When it ends with the
+ * opening tag, spaces aside, the answer begins inside thoughts. */
+TLM_API enum tlm_status tlm_reasoning_new(const struct tlm_reasoning_tags *tags, const char *prompt, size_t n,
+                                          struct tlm_reasoning **out, struct tlm_error *e);
+TLM_API void tlm_reasoning_free(struct tlm_reasoning *r);
+/* Adds text; then take its pieces with tlm_reasoning_next until that gives 0. */
+TLM_API enum tlm_status tlm_reasoning_push(struct tlm_reasoning *r, const char *text, size_t n, struct tlm_error *e);
+/* No more text follows: what was held back is given by tlm_reasoning_next. */
+TLM_API void tlm_reasoning_finish(struct tlm_reasoning *r);
+/* Pointers are valid until the next push. */
+TLM_API int tlm_reasoning_next(struct tlm_reasoning *r, struct tlm_piece *piece);
 
 #ifdef __cplusplus
 }

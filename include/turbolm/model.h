@@ -29,8 +29,13 @@ struct tlm_model_options {
     int threads;        /* 0: one per physical core */
     const char *device; /* NULL or "cpu" */
     enum tlm_precision precision;
-    const char *kv_format; /* NULL: by precision; or "f32", "f16", "bf16" */
-    int metadata_only;     /* only describe: no weights and no tokenizer are needed */
+    /* Of the key-value cache: NULL: f16, with TLM_PRECISION_EXACT f32; else
+     * SPEC[;LAYERS=SPEC...] as docs/kv-cache.md says, like "turbo4" or "chan5+pre:tq4;0-1=f16". */
+    const char *kv_format;
+    int64_t kv_sink;            /* first tokens that stay exact, in whole blocks of 64; 0: 64; -1: none */
+    int64_t max_kv_size;        /* rows see 4 first and the last max_kv_size - 4 tokens; 0: all */
+    int64_t quantized_kv_start; /* sequences shorter than this stay exact */
+    int metadata_only;          /* only describe: no weights and no tokenizer are needed */
 };
 
 TLM_API enum tlm_status tlm_model_open(const char *path, const struct tlm_model_options *o, struct tlm_model **out,
@@ -42,13 +47,14 @@ struct tlm_model_info {
     const char *path;
     const char *architecture; /* the model_type of config.json, aliases resolved: "llama" */
     const char *quantization; /* most used format of the matrices: "q4_1", "affine4g64", "bf16" */
-    const char *kv_format;    /* of cache blocks: "f16" */
+    const char *kv_format;    /* of cache blocks, keys:values of the first layer: "f16", "chan4+pre+mix:tq4" */
+    double kv_bits;           /* per element of a sealed cache block, everything counted, all layers */
     const char *precision;    /* "exact" or "fast" */
     int64_t parameters;       /* elements of all tensors, codes counted as elements */
     uint64_t bytes;           /* of all tensors, scales included */
     int64_t context_length;   /* 0: not said */
     int64_t vocab_size, layers, hidden_size, heads, kv_heads, head_dim;
-    uint64_t kv_bytes_per_token; /* at short context, all layers */
+    uint64_t kv_bytes_per_token; /* in sealed blocks, all layers */
     int threads;
 };
 /* Strings live as long as the model. */

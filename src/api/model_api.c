@@ -8,23 +8,6 @@
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
-static enum tlm_status parse_kv(const char *name, bool exact, enum kv_type *out, struct tlm_error *e)
-{
-    static const char *const names[KV_TYPE_COUNT] = {[KV_F32] = "f32", [KV_F16] = "f16", [KV_BF16] = "bf16"};
-    *out = exact ? KV_F32 : KV_F16;
-    for (int i = 0; name && i < KV_TYPE_COUNT; i++)
-        if (!strcmp(name, names[i])) {
-            *out = (enum kv_type)i;
-            return TLM_OK;
-        }
-    return name ? err_set(e, TLM_EUNSUPPORTED, "cache format '%s' is not supported", name) : TLM_OK;
-}
-
-static const char *kv_name(enum kv_type t)
-{
-    return t == KV_F32 ? "f32" : t == KV_F16 ? "f16" : "bf16";
-}
-
 /* Ids of a config key: one or a list. */
 static enum tlm_status add_eos_json(struct tlm_model *m, const cJSON *config, const char *where, int64_t vocab,
                                     struct tlm_error *e);
@@ -164,7 +147,7 @@ static void fill_info(struct tlm_model *m, bool exact, int threads)
     i->path = m->ck->path;
     i->architecture = m->arch->model_type;
     i->quantization = m->quantization;
-    i->kv_format = kv_name(m->kv_type);
+    i->kv_format = m->kv_name;
     i->precision = exact ? "exact" : "fast";
     i->context_length = c->max_positions;
     i->vocab_size = c->vocab_size;
@@ -173,7 +156,6 @@ static void fill_info(struct tlm_model *m, bool exact, int threads)
     i->heads = c->heads;
     i->kv_heads = c->kv_heads;
     i->head_dim = c->head_dim;
-    i->kv_bytes_per_token = (uint64_t)(c->layers * c->kv_heads * c->head_dim * 2) * (uint64_t)kv_elem_bytes(m->kv_type);
     i->threads = threads;
 }
 
@@ -204,8 +186,8 @@ static enum tlm_status open_steps(struct tlm_model *m, const char *path, const s
 {
     bool exact = o->precision == TLM_PRECISION_EXACT;
     int threads = o->threads > 0 ? o->threads : cpu_physical_cores();
-    enum tlm_status s = parse_kv(o->kv_format, exact, &m->kv_type, e);
-    if (s == TLM_OK && o->threads < 0)
+    enum tlm_status s = TLM_OK;
+    if (o->threads < 0)
         s = err_set(e, TLM_EINVAL, "threads: %d, expected 0 or more", o->threads);
     if (s == TLM_OK && o->device && strcmp(o->device, "cpu"))
         s = err_set(e, TLM_EUNSUPPORTED, "device '%s' is not supported; only cpu is built in", o->device);
@@ -213,6 +195,8 @@ static enum tlm_status open_steps(struct tlm_model *m, const char *path, const s
         s = checkpoint_open(path, o->metadata_only, &m->ck, e);
     if (s == TLM_OK)
         s = model_configure(m, e);
+    if (s == TLM_OK)
+        s = model_choose_cache(m, o, e);
     if (s != TLM_OK)
         return s;
     fill_info(m, exact, threads);
@@ -262,6 +246,7 @@ void tlm_model_close(struct tlm_model *m)
         m->be->ops->free(m->be);
     checkpoint_close(m->ck);
     mem_free(m->eos);
+    mem_free(m->kv);
     mem_free(m);
 }
 

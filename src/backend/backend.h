@@ -18,24 +18,37 @@
 
 enum act { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU, ACT_RELU2 };
 
-/* One sequence's share of an attention call. Blocks hold KV_BLOCK tokens;
- * block i holds positions base + i*KV_BLOCK and up. `blocks[i]` is this layer's
- * part of the block: keys, then values (kv_block.h). */
+/* This layer's part of one block of a sequence (kv_block.h). */
+struct attn_block {
+    void *data;
+    int64_t start;     /* position of its first token */
+    int64_t index;     /* its place in the sequence, blocks that are gone counted */
+    int count;         /* its tokens, at most KV_BLOCK */
+    bool encoded;      /* else exact */
+    const float *turn; /* encoded keys before rotary: cos, then sin [dims / 2] of `start` */
+};
+
+/* One sequence's share of an attention call. A row sees the block that it
+ * stands in exactly and those before it as `blocks` has them. */
 struct attn_span {
-    int64_t row, rows; /* rows of q, k, v in the packed batch */
-    int64_t pos;       /* position of the first row */
-    int64_t base;      /* position of blocks[0], a multiple of KV_BLOCK */
-    void *const *blocks;
+    int64_t row, rows;               /* rows of q, k, v in the packed batch */
+    int64_t pos;                     /* position of the first row */
+    const struct attn_block *blocks; /* [n_blocks], in order, up to that of the last row */
     int n_blocks;
+    const struct attn_block *own; /* [n_own] exact: the blocks that rows stand in; own[i] is blocks[own_first + i] */
+    int n_own, own_first;
 };
 
 struct attn_args {
-    struct kv_shape shape; /* kv heads, head dims, element type */
-    int n_heads;           /* query heads, a multiple of shape.n_heads */
-    float scale;           /* on q.k */
-    float softcap;         /* 0: none; else s = cap * tanh(s / cap) */
-    int64_t window;        /* 0: none; else row p sees positions > p - window */
-    const float *sinks;    /* [n_heads] extra logit per head, or NULL */
+    struct kv_shape shape;              /* kv heads, head dims, element type of exact blocks */
+    const struct kv_codec *key, *value; /* of encoded blocks; NULL: every block is exact */
+    const struct kv_turn *turn;         /* keys before rotary: of places in a block; NULL: no rotary */
+    int n_heads;                        /* query heads, a multiple of shape.n_heads */
+    float scale;                        /* on q.k */
+    float softcap;                      /* 0: none; else s = cap * tanh(s / cap) */
+    int64_t window;                     /* 0: none; else row p sees positions > p - window */
+    int64_t keep;                       /* positions below it are seen whatever the window */
+    const float *sinks;                 /* [n_heads] extra logit per head, or NULL */
     const struct attn_span *spans;
     int n_spans;
 };
@@ -83,8 +96,14 @@ struct backend_ops {
     /* y [n, D] = rows idx[i] of x. */
     void (*rows)(struct backend *b, struct tensor *y, const struct tensor *x, const int32_t *idx);
 
-    /* Writes k [T, Hk*hd] and v [T, Hk*vd] of every span into its blocks. */
+    /* Makes room for the work of attention over encoded blocks, before the
+     * first such call; the slots below cannot fail. */
+    enum tlm_status (*kv_prepare)(struct backend *b, const struct kv_codec *key, const struct kv_codec *value,
+                                  struct tlm_error *e);
+    /* Writes k [T, Hk*hd] and v [T, Hk*vd] of every span into its own blocks. */
     void (*kv_write)(struct backend *b, const struct attn_args *a, const struct tensor *k, const struct tensor *v);
+    /* Encodes every own block whose place in `blocks` is to be encoded. */
+    void (*kv_seal)(struct backend *b, const struct attn_args *a);
     /* y [T, H*vd]: causal attention over the blocks, which hold the rows' own
      * keys and values already. Accumulates in spans of fixed length. */
     void (*attend)(struct backend *b, const struct attn_args *a, struct tensor *y, const struct tensor *q);

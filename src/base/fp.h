@@ -75,6 +75,22 @@ static inline float fp_from_e4m3(uint8_t b)
     return fp_from_bits(sign | (e + 120) << 23 | m << 20);
 }
 
+/* Round to nearest even; beyond 448 saturates; NaN stays NaN. */
+static inline uint8_t fp_to_e4m3(float f)
+{
+    uint32_t b = fp_bits(f), sign = b >> 24 & 0x80;
+    b &= 0x7fffffff;
+    if (b > 0x7f800000)
+        return (uint8_t)(sign | 0x7f);
+    if (b >= 0x43e00000) /* 448 */
+        return (uint8_t)(sign | 0x7e);
+    if (b < 0x3c800000) {                    /* below 2^-6: subnormal or zero */
+        float m = fp_from_bits(b) + 0x1p14f; /* rounds at 2^-9, to even */
+        return (uint8_t)(sign | (fp_bits(m) - 0x46800000));
+    }
+    return (uint8_t)(sign | (((b + 0x7ffff + (b >> 20 & 1)) >> 20) - 0x3c0));
+}
+
 static inline float fp_from_e5m2(uint8_t b)
 {
     return fp_from_f16((uint16_t)(b << 8));

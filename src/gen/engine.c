@@ -14,6 +14,9 @@
 #include "gen/request.h"
 #include "models/model.h"
 
+/* Prefixes of earlier requests are kept in at most this part of memory. */
+enum { KEEP_SHARE = 8 };
+
 enum { DEFAULT_STEP = 2048, DEFAULT_SEQUENCES = 64, DEFAULT_QUEUE = 1024, SEQUENCES_MAX = 4096, KEEP_MAX = 4096 };
 
 struct tlm_engine {
@@ -57,6 +60,12 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+static int64_t physical_memory(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (int64_t)pages * page : INT64_C(1) << 40;
+}
+
 /* --- ending and reporting ------------------------------------------------ */
 
 static void report_done(struct tlm_engine *g, struct request *q, enum tlm_finish finish, const struct tlm_error *err)
@@ -78,6 +87,7 @@ static void report_done(struct tlm_engine *g, struct request *q, enum tlm_finish
         ev.message = err->message;
     }
     ev.stats.prompt_tokens = q->n_prompt;
+    ev.stats.cached_tokens = q->n_cached;
     ev.stats.generated_tokens = q->generated;
     if (q->generated) {
         ev.stats.prompt_seconds = q->first_token - q->started;
@@ -90,6 +100,8 @@ static void report_done(struct tlm_engine *g, struct request *q, enum tlm_finish
 static void end_request(struct tlm_engine *g, struct request *q, enum tlm_finish finish, const struct tlm_error *err)
 {
     report_done(g, q, finish, err);
+    if (q->seq) /* without memory for it the prefix is not kept, no more */
+        kv_index_add(q->seq, NULL);
     for (int i = 0; i < g->n_running; i++)
         if (g->running[i] == q) {
             memmove(&g->running[i], &g->running[i + 1], (size_t)(g->n_running - i - 1) * sizeof *g->running);
@@ -140,7 +152,10 @@ static struct pass plan(struct tlm_engine *g)
         size_t left = q->n_prompt - q->done;
         if (!left)
             continue;
+        int64_t most = kv_seq_most_rows(q->seq);
         int n = left < (size_t)room ? (int)left : room;
+        if (n > most)
+            n = (int)most;
         add_span(g, &p, q, q->prompt + q->done, n, (size_t)n == left);
         room -= n;
     }
@@ -229,6 +244,8 @@ static void step(struct tlm_engine *g)
         if (q->done < q->n_prompt) {
             q->done += (size_t)g->spans[i].rows;
             report_progress(g, q);
+            if (q->done == q->n_prompt)
+                kv_index_add(q->seq, NULL);
         }
     }
     size_t vocab = (size_t)model_base(g->model)->cfg.vocab_size;
@@ -247,11 +264,17 @@ static void start_request(struct tlm_engine *g, struct request *q)
         end_request(g, q, TLM_FINISH_LENGTH, NULL);
         return;
     }
-    if (kv_seq_new(g->kv, &q->seq, &err) != TLM_OK ||
-        (q->assumed_depth && kv_seq_assume(q->seq, q->assumed_depth, &err) != TLM_OK)) {
+    enum tlm_status s = q->assumed_depth
+                            ? kv_seq_new(g->kv, &q->seq, &err)
+                            : kv_index_match(g->kv, q->prompt, (int64_t)q->n_prompt - 1, true, &q->seq, &err);
+    if (s == TLM_OK && q->assumed_depth)
+        s = kv_seq_assume(q->seq, q->assumed_depth, &err);
+    if (s != TLM_OK) {
         end_with_error(g, q, &err);
         return;
     }
+    if (!q->assumed_depth)
+        q->done = q->n_cached = (size_t)kv_seq_length(q->seq);
     q->started = now();
     report_progress(g, q);
 }
@@ -353,7 +376,7 @@ static enum tlm_status set_up(struct tlm_engine *g, struct tlm_error *e)
         s = ctx_init(&g->ctx, g->model->be, e);
     g->ctx.abort = &g->abort_pass;
     if (s == TLM_OK)
-        s = model_cache_new(g->model, 0, &g->kv, e);
+        s = model_cache_new(g->model, (size_t)physical_memory() / KEEP_SHARE, &g->kv, e);
     if (s == TLM_OK)
         s = collect_keep(g, e);
     if (s == TLM_OK && pthread_create(&g->thread, NULL, engine_main, g) != 0)
@@ -438,12 +461,6 @@ void tlm_engine_free(struct tlm_engine *g)
     mem_free(g);
 }
 
-static int64_t physical_memory(void)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (int64_t)pages * page : INT64_C(1) << 40;
-}
-
 static enum tlm_status check_request(const struct tlm_engine *g, const struct tlm_request *r, struct tlm_error *e)
 {
     int64_t vocab = model_base(g->model)->cfg.vocab_size, context = model_base(g->model)->cfg.max_positions;
@@ -457,10 +474,14 @@ static enum tlm_status check_request(const struct tlm_engine *g, const struct tl
         if (r->prompt[i] < 0 || r->prompt[i] >= vocab)
             return err_set(e, TLM_EINVAL, "prompt token %zu: id %d is outside the vocabulary of %lld", i, r->prompt[i],
                            (long long)vocab);
-    const int64_t most = physical_memory() / (int64_t)kv_cache_token_bytes(g->kv);
-    if (r->n_prompt > (size_t)most || r->assumed_depth > most - (int64_t)r->n_prompt)
-        return err_set(e, TLM_ELIMIT, "%lld tokens of depth and %zu of prompt: memory holds a cache of %lld",
-                       (long long)r->assumed_depth, r->n_prompt, (long long)most);
+    const int64_t memory = physical_memory(), most = INT64_C(1) << 40;
+    int64_t tokens =
+        r->n_prompt < (size_t)most && r->assumed_depth < most ? r->assumed_depth + (int64_t)r->n_prompt : most;
+    size_t bytes = kv_cache_needs(g->kv, tokens);
+    if (bytes > (size_t)memory)
+        return err_set(e, TLM_ELIMIT,
+                       "%lld tokens of depth and %zu of prompt need %.1f GB of cache; this machine has %.1f GB",
+                       (long long)r->assumed_depth, r->n_prompt, (double)bytes * 1e-9, (double)memory * 1e-9);
     for (size_t i = 0; r->eos && i < r->n_eos; i++)
         if (r->eos[i] < 0 || r->eos[i] >= vocab)
             return err_set(e, TLM_EINVAL, "end token %d is outside the vocabulary of %lld", r->eos[i],

@@ -46,6 +46,9 @@ static enum tlm_status run_all(struct run *r, const int32_t *ids, size_t n, size
     while (at < n && s == TLM_OK) {
         size_t left = at < decode_from ? (decode_from < n ? decode_from : n) - at : 1;
         size_t take = left < step ? left : step;
+        int64_t most = kv_seq_most_rows(r->seq);
+        if (take > (size_t)most)
+            take = (size_t)most;
         s = pass(r, ids, at, take, e);
         at += take;
     }

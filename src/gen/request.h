@@ -13,6 +13,7 @@ struct request {
     uint64_t id;
     int32_t *prompt;
     size_t n_prompt, done; /* prompt tokens that are in the cache */
+    size_t n_cached;       /* those that were there before */
     int64_t max_tokens, assumed_depth;
     int32_t *eos;
     size_t n_eos;

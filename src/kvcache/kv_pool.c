@@ -1,4 +1,4 @@
-/* Slabs of cache blocks and their free list. */
+/* Slabs of cache blocks, their free list and their counts. */
 #include "kvcache/kv_pool.h"
 
 #include "base/mem.h"
@@ -20,6 +20,7 @@ void kv_pool_deinit(struct kv_pool *p)
         mem_free_pages(p->slabs[i], p->block_bytes * (size_t)p->slab_blocks);
     mem_free(p->slabs);
     mem_free(p->free_list);
+    mem_free(p->refs);
     *p = (struct kv_pool){0};
 }
 
@@ -38,6 +39,10 @@ static enum tlm_status grow_tables(struct kv_pool *p, struct tlm_error *e)
     if (!list)
         return err_nomem(e, (size_t)cap * (size_t)p->slab_blocks * sizeof *list);
     p->free_list = list;
+    uint32_t *refs = mem_realloc_array(p->refs, (size_t)cap * (size_t)p->slab_blocks, sizeof *refs);
+    if (!refs)
+        return err_nomem(e, (size_t)cap * (size_t)p->slab_blocks * sizeof *refs);
+    p->refs = refs;
     p->cap_slabs = cap;
     return TLM_OK;
 }
@@ -68,10 +73,17 @@ enum tlm_status kv_pool_get(struct kv_pool *p, int32_t *block, struct tlm_error 
             return s;
     }
     *block = p->free_list[--p->n_free];
+    p->refs[*block] = 1;
     return TLM_OK;
+}
+
+void kv_pool_share(struct kv_pool *p, int32_t block)
+{
+    p->refs[block]++;
 }
 
 void kv_pool_put(struct kv_pool *p, int32_t block)
 {
-    p->free_list[p->n_free++] = block;
+    if (--p->refs[block] == 0)
+        p->free_list[p->n_free++] = block;
 }

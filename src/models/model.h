@@ -4,6 +4,7 @@
 
 #include <turbolm/model.h>
 
+#include "kvformat/kv_spec.h"
 #include "models/arch.h"
 
 struct tlm_model {
@@ -13,14 +14,16 @@ struct tlm_model {
     struct backend *be;      /* NULL after metadata_only */
     struct weight **weights; /* every weight that was loaded, in the table's order */
     int n_weights;
-    enum kv_type kv_type;
+    enum kv_type kv_type;       /* of exact cache blocks */
+    struct kv_choice *kv;       /* [layers] formats of sealed cache blocks */
+    struct kv_config kv_config; /* less layers and limits */
     struct tlm_tokenizer *tokenizer;
     struct tlm_chat_template *chat_template;
     int32_t *eos;
     size_t n_eos;
     int engines; /* at most one uses the backend at a time */
     struct tlm_model_info info;
-    char quantization[32];
+    char quantization[32], kv_name[KV_CHOICE_NAME_MAX];
 };
 
 static inline const struct arch_base *model_base(const struct tlm_model *m)
@@ -34,8 +37,10 @@ enum tlm_status model_configure(struct tlm_model *m, struct tlm_error *e);
 enum tlm_status model_load_weights(struct tlm_model *m, struct tlm_error *e);
 void model_unload(struct tlm_model *m);
 
-/* A cache for this model; limit_bytes 0: no bound. */
-enum tlm_status model_cache_new(const struct tlm_model *m, size_t limit_bytes, struct kv_cache **out,
+/* The cache formats of every layer, from the options. */
+enum tlm_status model_choose_cache(struct tlm_model *m, const struct tlm_model_options *o, struct tlm_error *e);
+/* A cache for this model; keep_bytes: see kv_config. */
+enum tlm_status model_cache_new(const struct tlm_model *m, size_t keep_bytes, struct kv_cache **out,
                                 struct tlm_error *e);
 
 /* One pass: rows of ids belong to the spans; logits [n_out, V] of out_rows, in

@@ -237,22 +237,6 @@ void model_unload(struct tlm_model *m)
     m->n_weights = 0;
 }
 
-enum tlm_status model_cache_new(const struct tlm_model *m, size_t limit_bytes, struct kv_cache **out,
-                                struct tlm_error *e)
-{
-    const struct nn_config *c = &model_base(m)->cfg;
-    struct kv_layer_config *layers = mem_new_array((size_t)c->layers, sizeof *layers);
-    if (!layers)
-        return err_nomem(e, (size_t)c->layers * sizeof *layers);
-    for (int i = 0; i < c->layers; i++) {
-        layers[i].window = m->arch->window ? m->arch->window(m->params, i) : 0;
-        layers[i].shape = (struct kv_shape){m->kv_type, (int)c->kv_heads, (int)c->head_dim, (int)c->head_dim};
-    }
-    enum tlm_status s = kv_cache_new(layers, (int)c->layers, limit_bytes, out, e);
-    mem_free(layers);
-    return s;
-}
-
 float *model_forward(const struct tlm_model *m, struct ctx *c, struct kv_cache *kv, const int32_t *ids,
                      const struct kv_span *spans, int n_spans, const int32_t *out_rows, int64_t n_out)
 {
@@ -260,7 +244,7 @@ float *model_forward(const struct tlm_model *m, struct ctx *c, struct kv_cache *
     for (int i = 0; i < n_spans; i++)
         b.n_tokens += spans[i].rows;
     ctx_begin(c);
-    b.kv = kv_pass_begin(c, kv, spans, n_spans);
+    b.kv = kv_pass_begin(c, kv, ids, spans, n_spans);
     if (!b.kv)
         return NULL;
     struct tensor *logits = m->arch->forward(c, m->params, &b);

@@ -5,10 +5,11 @@
 DIR holds the GGUF files and bf16 directories of scripts/get-models --hf. For MLX modes
 mlx_lm.convert makes the directory from the bf16 one (on the CPU), its weights are
 dequantised by mlx, and transformers runs on those; mlx-lm itself, cast to float32, is
-compared too with --mlx, with rope_theta beside rope_parameters, which it does not read. Needs
-torch, transformers, mlx, mlx-lm. Prints a row per model and mode; exit status 1 when
-one is off by more than 2e-3, or a greedy continuation differs where the two best
-logits are further apart than that.
+compared too with --mlx, with rope_theta beside rope_parameters, which it does not read. Where
+the two are too far apart, both are also measured against transformers in float64. Needs
+torch, transformers, mlx, mlx-lm. Prints a row per model and mode; exit status 1 when one is
+off by more than 2e-3, or a greedy continuation differs where the two best logits are further
+apart than that.
 """
 import argparse
 import json
@@ -173,6 +174,11 @@ def main():
                 ok = diff <= LIMIT
                 if mode not in ("gguf", "bf16") and args.mlx:
                     line += ", mlx-lm %.1e" % np.abs(got - mlx_logits(path, ids)).max()
+                if not ok:  # whose rounding is it? (at 2 bits some models amplify it a thousandfold)
+                    exact = model.double()(torch.tensor([ids])).logits[0].numpy()
+                    model.float()
+                    line += "; from float64: turbolm %.1e, transformers %.1e" % (
+                        np.abs(got - exact).max(), np.abs(want - exact).max())
                 if args.greedy:
                     gap = greedy_gap(model, ids[:32], our_greedy(args.lib, path, ids[:32], args.greedy))
                     line += ", greedy equal" if gap is None else ", greedy differs at a gap of %.1e" % gap

@@ -8,6 +8,7 @@ class Error(c.Structure):
 
 class ModelOptions(c.Structure):
     _fields_ = [("threads", c.c_int), ("device", c.c_char_p), ("precision", c.c_int), ("kv_format", c.c_char_p),
+                ("kv_sink", c.c_int64), ("max_kv_size", c.c_int64), ("quantized_kv_start", c.c_int64),
                 ("metadata_only", c.c_int)]
 
 
@@ -51,12 +52,14 @@ class Failed(Exception):
 
 
 class Engine:
-    def __init__(self, lib_path, model_path, precision=EXACT, threads=0, step=0, max_sequences=0):
+    def __init__(self, lib_path, model_path, precision=EXACT, threads=0, step=0, max_sequences=0, kv_format=None,
+                 kv_sink=0, max_kv_size=0, quantized_kv_start=0):
         self.lib = c.CDLL(lib_path)
         self.err = Error()
         self.model = c.c_void_p()
         self.engine = c.c_void_p()
-        options = ModelOptions(threads, None, precision, None, 0)
+        options = ModelOptions(threads, None, precision, kv_format and kv_format.encode(), kv_sink, max_kv_size,
+                               quantized_kv_start, 0)
         self.check(self.lib.tlm_model_open(str(model_path).encode(), c.byref(options), c.byref(self.model),
                                            c.byref(self.err)))
         engine_options = EngineOptions(step, max_sequences, 0)

@@ -144,11 +144,16 @@ def byte_characters():
     return out
 
 
-def _tokenizer():
+def _tokenizer(renamed, merges):
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     start, a = {"SpecialToken": {"id": SPECIAL[0], "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
     added = [{"id": 256 + i, "content": s, "single_word": False, "lstrip": False, "rstrip": False,
               "normalized": False, "special": i < 2} for i, s in enumerate(SPECIAL)]
+    vocab = {c: b for b, c in byte_characters().items() if b not in renamed}
+    vocab |= {a + b: 260 + i for i, (a, b) in enumerate(merges)}
+    added = [t for t in added if t["content"] not in renamed.values()]
+    added += [added[0] | {"id": i, "content": s, "special": "|" in s} for i, s in renamed.items()]
+    added.sort(key=lambda t: t["id"])
     return {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
         "pre_tokenizer": level,
@@ -159,7 +164,7 @@ def _tokenizer():
         "decoder": level,
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                   "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-                  "vocab": {c: b for b, c in byte_characters().items()}, "merges": []},
+                  "vocab": vocab, "merges": ["%s %s" % m for m in merges]},
     }
 
 
@@ -174,16 +179,22 @@ def _write_weights(path, tensors):
         f.write(struct.pack("<Q", len(text)) + text + b"".join(x.tobytes() for x in tensors.values()))
 
 
-def make(folder, template=TEMPLATE, tokenizer=True, with_weights=True, special=tuple(SPECIAL), **config):
-    """Writes the directory; config overrides CONFIG. Returns its path."""
-    config = CONFIG | config
+def make(folder, template=TEMPLATE, tokenizer=True, with_weights=True, special=tuple(SPECIAL), renamed=(), merges=(),
+         **config):
+    """Writes the directory; config overrides CONFIG. Returns its path.
+
+    renamed: (id, text) of bytes that are another token instead, special with a | in it, so that the model can say it;
+    merges: pairs of characters with a token of their own, from 260 on, which the model never says.
+    """
+    config = CONFIG | {"vocab_size": CONFIG["vocab_size"] + len(merges)} | config
+    renamed = dict(renamed)
     os.makedirs(folder, exist_ok=True)
     files = {"config.json": json.dumps(config, indent=1)}
     if template:
         files["chat_template.jinja"] = template
     if tokenizer:
-        t = _tokenizer()
-        t["added_tokens"] = [a for a in t["added_tokens"] if a["content"] in special]
+        t = _tokenizer(renamed, merges)
+        t["added_tokens"] = [a for a in t["added_tokens"] if a["content"] in special or a["id"] in renamed]
         files["tokenizer.json"] = json.dumps(t, ensure_ascii=False)
         files["tokenizer_config.json"] = json.dumps(
             {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIAL[0], "eos_token": SPECIAL[1],

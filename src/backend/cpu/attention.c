@@ -1,72 +1,48 @@
-/* Cache writes and causal attention over cache blocks.
+/* Causal attention over cache blocks: planning and merging.
  *
- * A query row at position p sees positions max(0, p - window + 1) .. p. Logits
- * are q.k * scale, then softcapped; a sink's logit joins the sum of
- * exponentials.
+ * A query row at position p sees positions max(0, p - window + 1) .. p, and
+ * those below `keep`. Logits are q.k * scale, then softcapped; a sink's logit
+ * joins the sum of exponentials.
  *
- * One result whatever shares the call: positions are cut into chunks of 1,024,
- * counted from position 0. Each chunk is taken from a fresh state, block by
- * block with an online softmax, and gives a partial result; partial results
+ * One result whatever shares the call: a sequence's blocks are cut into chunks
+ * of 16, counted from its first. Each chunk is taken from a fresh state, block
+ * by block with an online softmax, and gives a partial result; partial results
  * are merged in rising order. Whether one task does all chunks of a row or
  * several share them changes who computes, not what. A block that a row does
  * not see would leave its state as it was, so it is left out. The rows of a
  * tile share loads and nothing else.
  *
  * A tile is some rows of one sequence times some query heads of one key head.
- * It is a task, or one task per chunk when it is much of the whole. All memory
- * is a scratch area of fixed size that the backend has had from the start, so
- * nothing here can fail; what does not fit is done in further rounds. */
+ * It is a task, or one task per chunk when it is much of the whole. With
+ * encoded blocks its rows stand in one block, which they alone see exactly.
+ * All memory is a scratch area of fixed size that the backend has had from the
+ * start, so nothing here can fail; what does not fit is done in further
+ * rounds. */
+#include "backend/cpu/attention.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/cpu_backend.h"
 #include "base/pool.h"
 
 enum {
-    CHUNK = 1024,              /* positions per partial result: part of the numerics */
+    CHUNK = 16,                /* blocks per partial result: part of the numerics */
     TILE_QUERIES = 24,         /* query vectors that share a pass over the blocks */
-    WORKER_FLOATS = 64 * 1024, /* bounds head_dim + 2 * v_dim */
+    WORKER_FLOATS = 64 * 1024, /* bounds what a query takes */
     MAX_TASKS = 4096,
     PART_FLOATS = 2 * 1024 * 1024,
-    MIN_WORK = 32 * 1024, /* multiply-adds, or elements, worth another thread */
-    WRITE_DIMS = 64       /* key dimensions transposed at a time */
+    MIN_WORK = 32 * 1024 /* multiply-adds worth another thread */
 };
 
-struct tile {
-    const struct attn_span *span;
-    int64_t row, rows; /* of the span */
-    int kv_head;
-    int head, heads; /* query heads */
-    int64_t chunk, chunks;
-    float *part; /* [chunks][queries * (2 + v_dim)]: states, then sums; NULL: finished in the task */
-};
-
-struct attend {
-    struct cpu_backend *b;
-    const struct attn_args *a;
-    float *y;
-    const float *q;
-    char *areas;
-    struct tile *tasks, *merges; /* a split tile is one task per chunk and one merge */
-    int n_tasks, n_merges;
-    float *parts;
-    int64_t part_floats;
-    int64_t split; /* cost above which a tile is split */
-    int64_t work;  /* multiply-adds of the call, about */
-};
-
-/* A worker's memory for one tile. */
-struct area {
-    float *q, *s; /* [queries, head_dim], [queries, KV_BLOCK] */
-    struct attn_state *st, *total_st;
-    float *acc, *total; /* [queries, v_dim] */
-};
-
-size_t cpu_attend_scratch(int threads)
+static size_t area_bytes(const struct cpu_backend *b)
 {
-    return (size_t)threads * WORKER_FLOATS * sizeof(float) + 2 * MAX_TASKS * sizeof(struct tile) +
-           PART_FLOATS * sizeof(float);
+    return (WORKER_FLOATS + b->codec_floats) * sizeof(float);
+}
+
+size_t cpu_attend_scratch(const struct cpu_backend *b)
+{
+    return (size_t)b->threads * area_bytes(b) + 2 * MAX_TASKS * sizeof(struct tile) + PART_FLOATS * sizeof(float);
 }
 
 static int64_t min64(int64_t a, int64_t b)
@@ -79,19 +55,16 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static int in_block(int64_t n)
+static int64_t query_floats(const struct attn_args *a)
 {
-    return (int)max64(0, min64(n, KV_BLOCK));
+    const struct kv_shape *s = &a->shape;
+    int64_t n = s->head_dim + KV_BLOCK + 2 * (int64_t)s->v_dim + 4;
+    return a->key ? n + 3 * (int64_t)s->head_dim + KV_BLOCK + s->v_dim : n;
 }
 
-static int64_t query_floats(const struct kv_shape *s)
+static int tile_queries(const struct attn_args *a)
 {
-    return s->head_dim + KV_BLOCK + 2 * (int64_t)s->v_dim + 4;
-}
-
-static int tile_queries(const struct kv_shape *s)
-{
-    int64_t n = WORKER_FLOATS / query_floats(s);
+    int64_t n = WORKER_FLOATS / query_floats(a);
     assert(n > 0);
     return (int)min64(n, TILE_QUERIES);
 }
@@ -99,86 +72,64 @@ static int tile_queries(const struct kv_shape *s)
 static struct area area_of(const struct attend *x, int worker, int64_t queries)
 {
     const struct kv_shape *s = &x->a->shape;
-    struct area w;
-    w.q = (float *)(void *)(x->areas + (size_t)worker * WORKER_FLOATS * sizeof(float));
+    struct area w = {0};
+    w.q = (float *)(void *)(x->areas + (size_t)worker * x->area_bytes);
+    w.codec = w.q + WORKER_FLOATS;
     w.s = w.q + queries * s->head_dim;
     w.acc = w.s + queries * KV_BLOCK;
     w.total = w.acc + queries * s->v_dim;
     w.st = (struct attn_state *)(void *)(w.total + queries * s->v_dim);
     w.total_st = w.st + queries;
+    if (x->a->key) {
+        w.rotated = (float *)(void *)(w.total_st + queries);
+        w.sketch = w.rotated + queries * s->head_dim;
+        w.turned = w.sketch + queries * s->head_dim;
+        w.s2 = w.turned + queries * s->head_dim;
+        w.acc_rotated = w.s2 + queries * KV_BLOCK;
+    }
     return w;
 }
 
-/* The first position that a row at p sees, as far as blocks go back. */
-static int64_t first_seen(const struct attn_args *a, const struct attn_span *s, int64_t p)
-{
-    return a->window > 0 && a->window <= p ? max64(p - a->window + 1, s->base) : s->base;
-}
+/* --- computing ------------------------------------------------------------ */
 
-/* Sums of one block for rows [ra, rb) of a tile, n queries each, whose
- * probabilities are in w->s. Tokens that all rows see go through the shared
- * loads, those before and after row by row, so that each row's tokens come in
- * order and none but its own are read. */
-static void block_sums(const struct attend *x, const struct area *w, const void *v, int64_t p, int64_t window,
-                       int64_t ra, int64_t rb, int n)
+/* Queries as the key codec's frame has them. */
+static void rotate_queries(const struct attend *x, const struct area *w, int64_t queries)
 {
-    enum kv_type type = x->a->shape.type;
-    int dim = x->a->shape.v_dim;
-    int shared_lo = window ? in_block(p + rb - window) : 0, shared_hi = in_block(p + ra + 1);
-    if (shared_lo > shared_hi)
-        shared_lo = shared_hi = KV_BLOCK;
-    for (int after = 0; after < 2; after++) {
-        for (int64_t r = ra; r < rb; r++) {
-            int lo = window ? in_block(p + r - window + 1) : 0, hi = in_block(p + r + 1);
-            if (after)
-                lo = (int)max64(lo, shared_hi);
-            else
-                hi = (int)min64(hi, shared_lo);
-            if (lo < hi)
-                x->b->vector.attn_pv[type](w->acc + r * n * dim, w->s + r * n * KV_BLOCK, v, n, lo, hi, dim);
+    const struct kv_codec *c = x->a->key;
+    int64_t dim = x->a->shape.head_dim;
+    if (!c || !c->rotation.dim || c->f.kind == KVF_SPLIT)
+        return;
+    for (int64_t i = 0; i < queries; i++) {
+        float *r = w->rotated + i * dim, *s = w->sketch + i * dim;
+        memcpy(r, w->q + i * dim, (size_t)dim * sizeof *r);
+        kv_rotate(&c->rotation, r);
+        if (c->gauss) {
+            for (int64_t d = 0; d < dim; d++) {
+                s[d] = 0;
+                for (int64_t j = 0; j < dim; j++)
+                    s[d] += c->gauss[d * dim + j] * r[j];
+            }
+        } else if (c->second.dim) {
+            memcpy(s, r, (size_t)dim * sizeof *s);
+            kv_rotate(&c->second, s);
         }
-        if (!after && shared_lo < shared_hi)
-            x->b->vector.attn_pv[type](w->acc + ra * n * dim, w->s + ra * n * KV_BLOCK, v, (int)(rb - ra) * n,
-                                       shared_lo, shared_hi, dim);
     }
 }
 
-/* One chunk of a tile from a fresh state, into w->st and w->acc. */
-static void chunk_partial(const struct attend *x, const struct tile *t, const struct area *w, int64_t chunk)
+/* Blocks [from, to) of a tile, all of one chunk, from a fresh state into w->st
+ * and w->acc. */
+static void chunk_partial(const struct attend *x, const struct tile *t, struct area *w, int from, int to)
 {
-    const struct vector_kernels *k = &x->b->vector;
-    const struct attn_args *a = x->a;
-    const struct kv_shape *shape = &a->shape;
-    const struct attn_span *span = t->span;
-    size_t elem = kv_elem_bytes(shape->type);
-    int n = t->heads;
-    int64_t p0 = span->pos + t->row, p1 = p0 + t->rows - 1;
-    int64_t window = a->window > 0 && a->window <= p1 ? a->window : 0;
-
-    for (int64_t i = 0; i < t->rows * n; i++)
+    int64_t queries = t->rows * t->heads, dim = x->a->shape.v_dim;
+    for (int64_t i = 0; i < queries; i++)
         w->st[i] = (struct attn_state){-INFINITY, 0};
-    memset(w->acc, 0, (size_t)(t->rows * n * shape->v_dim) * sizeof(float));
-
-    int64_t from = max64(first_seen(a, span, p0), chunk * CHUNK), to = min64(p1, chunk * CHUNK + CHUNK - 1);
-    for (int64_t b = (from - span->base) / KV_BLOCK; b <= (to - span->base) / KV_BLOCK; b++) {
-        int64_t p = p0 - (span->base + b * KV_BLOCK); /* the first row, as seen from the block */
-        int64_t ra = max64(0, -p), rb = window ? min64(t->rows, KV_BLOCK - 1 + window - p) : t->rows;
-        if (ra >= rb)
-            continue;
-        const char *keys =
-            (const char *)span->blocks[b] + (size_t)t->kv_head * (size_t)shape->head_dim * KV_BLOCK * elem;
-        const char *values = (const char *)span->blocks[b] + kv_keys_bytes(shape) +
-                             (size_t)t->kv_head * (size_t)shape->v_dim * KV_BLOCK * elem;
-        k->attn_qk[shape->type](w->s + ra * n * KV_BLOCK, w->q + ra * n * shape->head_dim, keys, (int)(rb - ra) * n,
-                                shape->head_dim);
-        for (int64_t i = ra * n; i < rb * n; i++) {
-            int64_t r = i / n;
-            int lo = window ? in_block(p + r - window + 1) : 0, hi = in_block(p + r + 1);
-            float f = k->attn_softmax(w->s + i * KV_BLOCK, lo, hi, a->scale, a->softcap, &w->st[i]);
-            if (f != 1.0f)
-                k->scale(w->acc + i * shape->v_dim, w->acc + i * shape->v_dim, f, shape->v_dim);
-        }
-        block_sums(x, w, values, p, window, ra, rb, n);
+    memset(w->acc, 0, (size_t)(queries * dim) * sizeof(float));
+    w->has_rotated = false;
+    for (int b = from; b < to; b++)
+        cpu_attend_block(x, t, w, b);
+    for (int64_t i = 0; w->has_rotated && i < queries; i++) {
+        kv_rotate_back(&x->a->value->rotation, w->acc_rotated + i * dim);
+        x->b->vector.add(w->acc + i * dim, w->acc + i * dim, w->acc_rotated + i * dim, dim);
     }
 }
 
@@ -210,6 +161,16 @@ static void finish_queries(const struct attend *x, const struct tile *t, const s
         }
 }
 
+/* The end of the chunk that block `from` begins, at most `to`. */
+static int chunk_end(const struct attn_span *s, int from, int to)
+{
+    int64_t chunk = s->blocks[from].index / CHUNK;
+    int b = from + 1;
+    while (b < to && s->blocks[b].index / CHUNK == chunk)
+        b++;
+    return b;
+}
+
 static void run_tile(void *arg, int task, int worker)
 {
     const struct attend *x = arg;
@@ -219,15 +180,17 @@ static void run_tile(void *arg, int task, int worker)
     for (int64_t r = 0; r < t->rows; r++)
         memcpy(w.q + r * t->heads * dim, x->q + ((t->span->row + t->row + r) * x->a->n_heads + t->head) * dim,
                (size_t)(t->heads * dim) * sizeof(float));
+    rotate_queries(x, &w, queries);
     if (t->part) {
         w.st = (struct attn_state *)(void *)t->part;
         w.acc = t->part + 2 * queries;
-        chunk_partial(x, t, &w, t->chunk);
+        chunk_partial(x, t, &w, t->from, t->to);
         return;
     }
     start_totals(x, &w, queries);
-    for (int64_t c = t->chunk; c < t->chunk + t->chunks; c++) {
-        chunk_partial(x, t, &w, c);
+    for (int b = t->from, end; b < t->to; b = end) {
+        end = chunk_end(t->span, b, t->to);
+        chunk_partial(x, t, &w, b, end);
         merge_queries(x, &w, w.st, w.acc, queries);
     }
     finish_queries(x, t, &w);
@@ -240,7 +203,7 @@ static void run_merge(void *arg, int task, int worker)
     int64_t queries = t->rows * t->heads;
     struct area w = area_of(x, worker, queries);
     start_totals(x, &w, queries);
-    for (int64_t c = 0; c < t->chunks; c++) {
+    for (int64_t c = 0; c < t->parts; c++) {
         const float *part = t->part + c * queries * (2 + x->a->shape.v_dim);
         merge_queries(x, &w, (const struct attn_state *)(const void *)part, part + 2 * queries, queries);
     }
@@ -261,15 +224,34 @@ static void run_round(struct attend *x)
     x->part_floats = 0;
 }
 
+/* --- planning ------------------------------------------------------------- */
+
+/* The first position that a row at p sees in its window. */
+static int64_t window_start(const struct attn_args *a, int64_t p)
+{
+    return a->window > 0 && a->window <= p ? p - a->window + 1 : 0;
+}
+
+static bool is_seen(const struct attn_args *a, const struct attn_block *b, int64_t p0, int64_t p1)
+{
+    return b->start <= p1 && (b->start + b->count > window_start(a, p0) || b->start < a->keep);
+}
+
 static void plan_tile(struct attend *x, struct tile t)
 {
-    int64_t p0 = t.span->pos + t.row, p1 = p0 + t.rows - 1, from = first_seen(x->a, t.span, p0);
+    const struct attn_span *s = t.span;
+    int64_t p0 = s->pos + t.row, p1 = p0 + t.rows - 1;
+    while (t.from < s->n_blocks && !is_seen(x->a, &s->blocks[t.from], p0, p1))
+        t.from++;
+    for (t.to = s->n_blocks; t.to > t.from && s->blocks[t.to - 1].start > p1;)
+        t.to--;
+    t.parts = 0;
+    for (int b = t.from; b < t.to; b = chunk_end(s, b, t.to))
+        t.parts++;
     int64_t queries = t.rows * t.heads, per_chunk = queries * (2 + x->a->shape.v_dim);
-    t.chunk = from / CHUNK;
-    t.chunks = p1 / CHUNK - t.chunk + 1;
-    bool split = t.chunks > 1 && queries * (p1 - from + 1) > x->split && t.chunks <= MAX_TASKS &&
-                 t.chunks <= PART_FLOATS / per_chunk;
-    int64_t tasks = split ? t.chunks : 1, floats = split ? t.chunks * per_chunk : 0;
+    bool split = t.parts > 1 && queries * (int64_t)(t.to - t.from) * KV_BLOCK > x->split && t.parts <= MAX_TASKS &&
+                 t.parts <= PART_FLOATS / per_chunk;
+    int64_t tasks = split ? t.parts : 1, floats = split ? t.parts * per_chunk : 0;
     if (x->n_tasks + tasks > MAX_TASKS || x->part_floats + floats > PART_FLOATS)
         run_round(x);
     if (!split) {
@@ -279,38 +261,52 @@ static void plan_tile(struct attend *x, struct tile t)
     t.part = x->parts + x->part_floats;
     x->part_floats += floats;
     x->merges[x->n_merges++] = t;
-    for (int64_t c = 0; c < t.chunks; c++) {
+    int b = t.from;
+    for (int c = 0; c < t.parts; c++) {
         struct tile one = t;
-        one.chunk = t.chunk + c;
+        one.from = b;
+        one.to = b = chunk_end(s, b, t.to);
         one.part = t.part + c * per_chunk;
         x->tasks[x->n_tasks++] = one;
     }
 }
 
-/* The later rows of a span are the longest, so they come first. */
-static void plan_span(struct attend *x, const struct attn_span *span)
+/* Rows [begin, end) of a span, the later ones, which see the most, first. */
+static void plan_rows(struct attend *x, const struct attn_span *span, int own, int64_t begin, int64_t end)
 {
     const struct attn_args *a = x->a;
-    int group = a->n_heads / a->shape.n_heads, queries = tile_queries(&a->shape);
+    int group = a->n_heads / a->shape.n_heads, queries = tile_queries(a);
     int heads = (int)min64(group, queries);
     int64_t rows = queries / heads;
     for (int kv_head = 0; kv_head < a->shape.n_heads; kv_head++)
         for (int h = 0; h < group; h += heads)
-            for (int64_t end = span->rows; end > 0; end -= rows) {
-                struct tile t = {.span = span, .kv_head = kv_head, .head = kv_head * group + h};
+            for (int64_t last = end; last > begin; last -= rows) {
+                struct tile t = {.span = span, .kv_head = kv_head, .head = kv_head * group + h, .own = own};
                 t.heads = (int)min64(heads, group - h);
-                t.row = max64(0, end - rows);
-                t.rows = end - t.row;
+                t.row = max64(begin, last - rows);
+                t.rows = last - t.row;
                 plan_tile(x, t);
             }
+}
+
+static void plan_span(struct attend *x, const struct attn_span *s)
+{
+    if (!x->a->key) {
+        plan_rows(x, s, -1, 0, s->rows);
+        return;
+    }
+    for (int i = s->n_own; i-- > 0;) {
+        int64_t begin = s->own[i].start - s->pos, end = begin + s->own[i].count;
+        plan_rows(x, s, i, max64(begin, 0), min64(end, s->rows));
+    }
 }
 
 void cpu_attend(struct backend *base, const struct attn_args *a, struct tensor *y, const struct tensor *q)
 {
     struct cpu_backend *b = (struct cpu_backend *)base;
-    struct attend x = {.b = b, .a = a, .y = tensor_f32(y), .q = tensor_f32(q)};
-    x.areas = cpu_scratch(b, cpu_attend_scratch(b->threads));
-    x.tasks = (struct tile *)(void *)(x.areas + (size_t)b->threads * WORKER_FLOATS * sizeof(float));
+    struct attend x = {.b = b, .a = a, .y = tensor_f32(y), .q = tensor_f32(q), .area_bytes = area_bytes(b)};
+    x.areas = cpu_scratch(b, cpu_attend_scratch(b));
+    x.tasks = (struct tile *)(void *)(x.areas + (size_t)b->threads * x.area_bytes);
     x.merges = x.tasks + MAX_TASKS;
     x.parts = (float *)(void *)(x.merges + MAX_TASKS);
 
@@ -318,7 +314,9 @@ void cpu_attend(struct backend *base, const struct attn_args *a, struct tensor *
     for (int i = 0; i < a->n_spans; i++) {
         const struct attn_span *s = &a->spans[i];
         int64_t last = s->pos + s->rows - 1;
-        seen += s->rows * a->n_heads * (last - first_seen(a, s, last) + 1);
+        for (int k = 0; k < s->n_blocks; k++)
+            if (is_seen(a, &s->blocks[k], last, last))
+                seen += s->rows * a->n_heads * s->blocks[k].count;
     }
     x.split = b->threads > 1 ? seen / (4 * b->threads) : INT64_MAX;
     x.work = seen * (a->shape.head_dim + a->shape.v_dim);
@@ -326,86 +324,4 @@ void cpu_attend(struct backend *base, const struct attn_args *a, struct tensor *
     for (int i = 0; i < a->n_spans; i++)
         plan_span(&x, &a->spans[i]);
     run_round(&x);
-}
-
-/* Cache writes. A task is one span's rows of one block. */
-
-struct kv_write {
-    struct cpu_backend *b;
-    const struct attn_args *a;
-    const struct attn_span *span;
-    const float *k, *v;
-};
-
-static void transpose_u16(uint16_t *to, const uint16_t *from, int tokens, int dims)
-{
-    for (int d = 0; d < dims; d++)
-        for (int t = 0; t < tokens; t++)
-            to[d * KV_BLOCK + t] = from[t * WRITE_DIMS + d];
-}
-
-static void transpose_u32(uint32_t *to, const uint32_t *from, int tokens, int dims)
-{
-    for (int d = 0; d < dims; d++)
-        for (int t = 0; t < tokens; t++)
-            to[d * KV_BLOCK + t] = from[t * WRITE_DIMS + d];
-}
-
-/* Rows k (stride floats apart) of one head become tokens t0 up of its keys. */
-static void write_keys(const struct kv_write *x, char *keys, const float *k, int64_t stride, int t0, int tokens)
-{
-    const struct kv_shape *s = &x->a->shape;
-    uint32_t buffer[KV_BLOCK * WRITE_DIMS];
-    size_t elem = kv_elem_bytes(s->type);
-    for (int d = 0; d < s->head_dim; d += WRITE_DIMS) {
-        int dims = (int)min64(WRITE_DIMS, s->head_dim - d);
-        for (int t = 0; t < tokens; t++)
-            x->b->vector.store[s->type]((char *)buffer + (size_t)t * WRITE_DIMS * elem, k + t * stride + d, dims);
-        void *to = keys + ((size_t)d * KV_BLOCK + (size_t)t0) * elem;
-        if (elem == 2)
-            transpose_u16(to, (const uint16_t *)(const void *)buffer, tokens, dims);
-        else
-            transpose_u32(to, buffer, tokens, dims);
-    }
-}
-
-static void write_block(void *arg, int task, int worker)
-{
-    (void)worker;
-    const struct kv_write *x = arg;
-    const struct kv_shape *s = &x->a->shape;
-    const struct attn_span *span = x->span;
-    int64_t first = (span->pos - span->base) / KV_BLOCK + task; /* block */
-    int64_t at = span->base + first * KV_BLOCK;
-    int64_t from = max64(span->pos, at), to = min64(span->pos + span->rows, at + KV_BLOCK);
-    int t0 = (int)(from - at), tokens = (int)(to - from);
-    int64_t row = span->row + from - span->pos;
-    int64_t k_stride = (int64_t)s->n_heads * s->head_dim, v_stride = (int64_t)s->n_heads * s->v_dim;
-    size_t elem = kv_elem_bytes(s->type);
-    char *keys = span->blocks[first], *values = keys + kv_keys_bytes(s);
-    for (int h = 0; h < s->n_heads; h++) {
-        write_keys(x, keys + (size_t)h * (size_t)s->head_dim * KV_BLOCK * elem,
-                   x->k + row * k_stride + (int64_t)h * s->head_dim, k_stride, t0, tokens);
-        for (int t = 0; t < tokens; t++)
-            x->b->vector.store[s->type](values + ((size_t)h * KV_BLOCK + (size_t)(t0 + t)) * (size_t)s->v_dim * elem,
-                                        x->v + (row + t) * v_stride + (int64_t)h * s->v_dim, s->v_dim);
-    }
-}
-
-void cpu_kv_write(struct backend *base, const struct attn_args *a, const struct tensor *k, const struct tensor *v)
-{
-    struct cpu_backend *b = (struct cpu_backend *)base;
-    for (int i = 0; i < a->n_spans; i++) {
-        const struct attn_span *s = &a->spans[i];
-        if (s->rows <= 0)
-            continue;
-        struct kv_write x = {b, a, s, tensor_f32(k), tensor_f32(v)};
-        int64_t first = (s->pos - s->base) / KV_BLOCK, last = (s->pos + s->rows - 1 - s->base) / KV_BLOCK;
-        int tasks = (int)(last - first + 1);
-        if (s->rows * a->shape.n_heads * (a->shape.head_dim + a->shape.v_dim) > MIN_WORK)
-            pool_run(b->base.pool, tasks, write_block, &x);
-        else
-            for (int t = 0; t < tasks; t++)
-                write_block(&x, t, 0);
-    }
 }

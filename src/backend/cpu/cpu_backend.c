@@ -41,7 +41,9 @@ static const struct backend_ops cpu_ops = {
     .softcap = cpu_softcap,
     .rope = cpu_rope,
     .rows = cpu_rows,
+    .kv_prepare = cpu_kv_prepare,
     .kv_write = cpu_kv_write,
+    .kv_seal = cpu_kv_seal,
     .attend = cpu_attend,
 };
 
@@ -78,7 +80,7 @@ enum tlm_status backend_cpu_new(int threads, bool exact, struct backend **out, s
     b->threads = pool_threads(b->base.pool);
     matmul_init(&b->matmul, cpu_features());
     vector_init(&b->vector, cpu_features());
-    size_t bytes = cpu_attend_scratch(b->threads);
+    size_t bytes = cpu_attend_scratch(b);
     if (!cpu_scratch(b, bytes)) {
         cpu_free(&b->base);
         return err_nomem(e, bytes);

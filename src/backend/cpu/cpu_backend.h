@@ -16,6 +16,7 @@ struct cpu_backend {
     int threads;
     void *scratch; /* grows between steps only; see cpu_scratch */
     size_t scratch_bytes;
+    size_t codec_floats;    /* per thread, for attention over encoded blocks; grows with cpu_kv_prepare */
     struct cpu_slab *slabs; /* packed weights; the newest first */
 };
 
@@ -30,7 +31,7 @@ void cpu_slabs_free(struct cpu_backend *b);
  * any before it. */
 void *cpu_scratch(struct cpu_backend *b, size_t bytes);
 /* What cpu_attend takes of it; there from the start, so that it cannot fail. */
-size_t cpu_attend_scratch(int threads);
+size_t cpu_attend_scratch(const struct cpu_backend *b);
 
 /* Slots of backend_ops, by file. */
 enum tlm_status cpu_weight_load(struct backend *b, struct weight *w, struct tlm_error *e); /* pack.c */
@@ -46,8 +47,11 @@ void cpu_act_mul(struct backend *b, struct tensor *y, const struct tensor *gate,
 void cpu_softcap(struct backend *b, struct tensor *y, const struct tensor *x, float cap);
 void cpu_rope(struct backend *b, struct tensor *y, const struct tensor *x, const struct rope_args *r);
 void cpu_rows(struct backend *b, struct tensor *y, const struct tensor *x, const int32_t *idx);
+enum tlm_status cpu_kv_prepare(struct backend *b, const struct kv_codec *key, const struct kv_codec *value,
+                               struct tlm_error *e);
 void cpu_kv_write(struct backend *b, const struct attn_args *a, const struct tensor *k,
-                  const struct tensor *v); /* attention.c */
+                  const struct tensor *v); /* kv_write.c */
+void cpu_kv_seal(struct backend *b, const struct attn_args *a);
 void cpu_attend(struct backend *b, const struct attn_args *a, struct tensor *y, const struct tensor *q);
 
 #endif

@@ -162,6 +162,36 @@ static inline void vf_store_bf16(uint16_t *p, vf a)
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(up));
 }
 
+/* Bytes as floats. */
+static inline vf vf_from_u8(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
+/* Up to 32 floats, found by byte. */
+struct vf_table {
+    __m512 part[2];
+    int n;
+};
+static inline struct vf_table vf_table_load(const float *x, int n)
+{
+    float t[32] = {0};
+    memcpy(t, x, (size_t)n * sizeof *x);
+    return (struct vf_table){{_mm512_loadu_ps(t), _mm512_loadu_ps(t + 16)}, n};
+}
+static inline vf vf_table_get(const struct vf_table *t, const uint8_t *p)
+{
+    __m512i i = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    return t->n <= 16 ? _mm512_permutexvar_ps(i, t->part[0]) : _mm512_permutex2var_ps(t->part[0], i, t->part[1]);
+}
+/* e4m3 bytes, NaN excepted: the value is the byte's low 7 bits moved into place, times 2^120. */
+static inline vf vf_from_e4m3(const uint8_t *p)
+{
+    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    __m512i v = _mm512_or_si512(_mm512_slli_epi32(_mm512_and_si512(b, _mm512_set1_epi32(0x7f)), 20),
+                                _mm512_slli_epi32(_mm512_and_si512(b, _mm512_set1_epi32(0x80)), 24));
+    return _mm512_mul_ps(_mm512_castsi512_ps(v), _mm512_set1_ps(0x1p120f));
+}
+
 #elif defined(__AVX2__)
 
 #include <immintrin.h>
@@ -308,6 +338,42 @@ static inline void vf_store_bf16(uint16_t *p, vf a)
     _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1)));
 }
 
+static inline vf vf_from_u8(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+struct vf_table {
+    __m256 part[4];
+    int n;
+};
+static inline struct vf_table vf_table_load(const float *x, int n)
+{
+    float t[32] = {0};
+    memcpy(t, x, (size_t)n * sizeof *x);
+    return (struct vf_table){
+        {_mm256_loadu_ps(t), _mm256_loadu_ps(t + 8), _mm256_loadu_ps(t + 16), _mm256_loadu_ps(t + 24)}, n};
+}
+static inline vf vf_table_get(const struct vf_table *t, const uint8_t *p)
+{
+    __m256i i = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    vf lo = _mm256_permutevar8x32_ps(t->part[0], i);
+    if (t->n <= 8)
+        return lo;
+    __m256 bit3 = _mm256_castsi256_ps(_mm256_slli_epi32(i, 28));
+    lo = _mm256_blendv_ps(lo, _mm256_permutevar8x32_ps(t->part[1], i), bit3);
+    if (t->n <= 16)
+        return lo;
+    vf hi = _mm256_blendv_ps(_mm256_permutevar8x32_ps(t->part[2], i), _mm256_permutevar8x32_ps(t->part[3], i), bit3);
+    return _mm256_blendv_ps(lo, hi, _mm256_castsi256_ps(_mm256_slli_epi32(i, 27)));
+}
+static inline vf vf_from_e4m3(const uint8_t *p)
+{
+    __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    __m256i v = _mm256_or_si256(_mm256_slli_epi32(_mm256_and_si256(b, _mm256_set1_epi32(0x7f)), 20),
+                                _mm256_slli_epi32(_mm256_and_si256(b, _mm256_set1_epi32(0x80)), 24));
+    return _mm256_mul_ps(_mm256_castsi256_ps(v), _mm256_set1_ps(0x1p120f));
+}
+
 #elif defined(__aarch64__)
 
 #include <arm_neon.h>
@@ -442,6 +508,47 @@ static inline void vf_store_bf16(uint16_t *p, vf a)
     uint32x4_t up = vaddq_u32(vaddq_u32(b, vdupq_n_u32(0x7fff)), odd);
     up = vbslq_u32(vceqq_f32(a, a), up, vorrq_u32(b, vdupq_n_u32(0x400000)));
     vst1_u16(p, vshrn_n_u32(up, 16));
+}
+
+static inline uint32x4_t vf_widen_u8(const uint8_t *p)
+{
+    uint32_t w;
+    memcpy(&w, p, 4);
+    uint8x8_t b = vreinterpret_u8_u32(vdup_n_u32(w));
+    return vmovl_u16(vget_low_u16(vmovl_u8(b)));
+}
+static inline vf vf_from_u8(const uint8_t *p)
+{
+    return vcvtq_f32_u32(vf_widen_u8(p));
+}
+struct vf_table {
+    uint8x16x4_t part[2];
+    int n;
+};
+static inline struct vf_table vf_table_load(const float *x, int n)
+{
+    float t[32] = {0};
+    struct vf_table r = {.n = n};
+    memcpy(t, x, (size_t)n * sizeof *x);
+    for (int i = 0; i < 8; i++)
+        r.part[i / 4].val[i % 4] = vreinterpretq_u8_f32(vld1q_f32(t + 4 * i));
+    return r;
+}
+/* The four bytes of each float, one table lookup each. */
+static inline vf vf_table_get(const struct vf_table *t, const uint8_t *p)
+{
+    uint32x4_t at = vmlaq_n_u32(vdupq_n_u32(0x03020100), vf_widen_u8(p), 0x04040404);
+    uint8x16_t b = vreinterpretq_u8_u32(at), r = vqtbl4q_u8(t->part[0], b);
+    if (t->n > 16)
+        r = vqtbx4q_u8(r, t->part[1], vsubq_u8(b, vdupq_n_u8(64)));
+    return vreinterpretq_f32_u8(r);
+}
+static inline vf vf_from_e4m3(const uint8_t *p)
+{
+    uint32x4_t b = vf_widen_u8(p);
+    uint32x4_t v =
+        vorrq_u32(vshlq_n_u32(vandq_u32(b, vdupq_n_u32(0x7f)), 20), vshlq_n_u32(vandq_u32(b, vdupq_n_u32(0x80)), 24));
+    return vmulq_f32(vreinterpretq_f32_u32(v), vdupq_n_f32(0x1p120f));
 }
 
 #else

@@ -63,6 +63,20 @@ struct vector_kernels {
     /* y = acc / l, after adding the logit of a sink (NULL: none) to l. */
     void (*attn_finish)(float *y, const float *acc, const struct attn_state *st, const float *sink, int64_t n);
 
+    /* Rows of codes of a cache block (kvformat/kv_planes.h) to floats: n codes,
+     * a multiple of 8, of 1 to 8 bits. */
+    void (*kv_affine)(float *y, const uint8_t *in, int bits, int n, float scale, float offset);
+    /* With a scale and an offset for each column. */
+    void (*kv_affine_columns)(float *y, const uint8_t *in, int bits, int n, const float *scale, const float *offset);
+    /* y = levels[code], at most 5 bits. */
+    void (*kv_levels)(float *y, const uint8_t *in, int bits, int n, const float *levels);
+    /* y = e4m3(in) * scale; no NaN among them. */
+    void (*kv_e4m3)(float *y, const uint8_t *in, int n, float scale);
+    /* Rows a and b [KV_BLOCK] turned by an angle for each column. */
+    void (*kv_turn)(float *a, float *b, const float *cos, const float *sin);
+    /* s [KV_BLOCK] = s * factor[t] + add */
+    void (*kv_scores)(float *s, const float *factor, float add);
+
     /* Rows of logits, n >= 1. NaN entries are passed over. */
     int64_t (*argmax)(const float *x, int64_t n); /* the first of the greatest; -1: all are NaN */
     float (*max)(const float *x, int64_t n);      /* -infinity when all are NaN */

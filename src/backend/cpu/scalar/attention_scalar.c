@@ -125,8 +125,69 @@ static void attn_finish_f32_scalar(float *y, const float *acc, const struct attn
         y[i] = acc[i] * (factor / l);
 }
 
+static void kv_affine_scalar(float *y, const uint8_t *in, int bits, int n, float scale, float offset)
+{
+    for (int i = 0; i < n; i += KV_RUN) {
+        uint8_t codes[KV_RUN];
+        int r = n - i < KV_RUN ? n - i : KV_RUN;
+        kv_planes_unpack(codes, in + kv_planes_bytes(i, bits), r, bits);
+        for (int j = 0; j < r; j++)
+            y[i + j] = fmaf(codes[j], scale, offset);
+    }
+}
+
+static void kv_affine_columns_scalar(float *y, const uint8_t *in, int bits, int n, const float *scale,
+                                     const float *offset)
+{
+    for (int i = 0; i < n; i += KV_RUN) {
+        uint8_t codes[KV_RUN];
+        int r = n - i < KV_RUN ? n - i : KV_RUN;
+        kv_planes_unpack(codes, in + kv_planes_bytes(i, bits), r, bits);
+        for (int j = 0; j < r; j++)
+            y[i + j] = fmaf(codes[j], scale[i + j], offset[i + j]);
+    }
+}
+
+static void kv_levels_scalar(float *y, const uint8_t *in, int bits, int n, const float *levels)
+{
+    for (int i = 0; i < n; i += KV_RUN) {
+        uint8_t codes[KV_RUN];
+        int r = n - i < KV_RUN ? n - i : KV_RUN;
+        kv_planes_unpack(codes, in + kv_planes_bytes(i, bits), r, bits);
+        for (int j = 0; j < r; j++)
+            y[i + j] = levels[codes[j]];
+    }
+}
+
+static void kv_e4m3_scalar(float *y, const uint8_t *in, int n, float scale)
+{
+    for (int i = 0; i < n; i++)
+        y[i] = fp_from_e4m3(in[i]) * scale;
+}
+
+static void kv_turn_scalar(float *a, float *b, const float *cos, const float *sin)
+{
+    for (int t = 0; t < KV_BLOCK; t++) {
+        float x = a[t], y = b[t];
+        a[t] = x * cos[t] - y * sin[t];
+        b[t] = fmaf(x, sin[t], y * cos[t]);
+    }
+}
+
+static void kv_scores_scalar(float *s, const float *factor, float add)
+{
+    for (int t = 0; t < KV_BLOCK; t++)
+        s[t] = fmaf(s[t], factor[t], add);
+}
+
 void attention_init_scalar(struct vector_kernels *k)
 {
+    k->kv_affine = kv_affine_scalar;
+    k->kv_affine_columns = kv_affine_columns_scalar;
+    k->kv_levels = kv_levels_scalar;
+    k->kv_e4m3 = kv_e4m3_scalar;
+    k->kv_turn = kv_turn_scalar;
+    k->kv_scores = kv_scores_scalar;
     k->attn_qk[KV_F32] = attn_qk_f32_scalar;
     k->attn_qk[KV_F16] = attn_qk_f16_scalar;
     k->attn_qk[KV_BF16] = attn_qk_bf16_scalar;

@@ -1,0 +1,256 @@
+/* What one cache block adds to a tile of queries.
+ *
+ * Exact blocks are read as they are. An encoded block's head is decoded to a
+ * tile of floats in the worker's memory, keys [head_dim][KV_BLOCK] and then
+ * values [KV_BLOCK][v_dim], which all queries of the tile share. Nothing is
+ * un-rotated: scores are taken in the frame of the codes with queries that were
+ * rotated once, factors of tokens multiply scores and probabilities, and sums
+ * of rotated values are collected apart and turned back once per chunk. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/attention.h"
+#include "base/fp.h"
+
+/* A tile's rows [ra, rb) and one block; `lo` and `hi` bound the tokens that a
+ * row sees. `kept`: the pass over positions below keep for rows whose window
+ * begins after them. */
+struct visit {
+    const struct attend *x;
+    const struct tile *t;
+    struct area *w;
+    const struct attn_block *block;
+    int64_t p0; /* position of the tile's first row */
+    bool kept;
+    int64_t ra, rb;
+};
+
+static int clamp(int64_t v, int64_t most)
+{
+    return (int)(v < 0 ? 0 : v > most ? most : v);
+}
+
+/* Tokens that row r of the tile sees. */
+static void range(const struct visit *v, int64_t r, int *lo, int *hi)
+{
+    const struct attn_args *a = v->x->a;
+    const struct attn_block *b = v->block;
+    int64_t p = v->p0 + r, from = a->window > 0 && a->window <= p ? p - a->window + 1 : 0;
+    int64_t to = p + 1;
+    if (from > a->keep) {
+        if (v->kept) {
+            from = 0;
+            to = a->keep;
+        }
+    } else {
+        from = 0;
+        if (v->kept)
+            to = 0;
+    }
+    *lo = clamp(from - b->start, b->count);
+    *hi = clamp(to - b->start, b->count);
+}
+
+/* Sums of the probabilities in w->s with values v into acc. Tokens that all
+ * rows see go through the shared loads, those before and after row by row, so
+ * that each row's tokens come in order and none but its own are read. */
+static void add_values(const struct visit *v, enum kv_type type, const void *values, float *acc)
+{
+    const struct attend *x = v->x;
+    int n = v->t->heads, dim = x->a->shape.v_dim, shared_lo, shared_hi, lo, hi;
+    range(v, v->rb - 1, &shared_lo, &hi); /* the last row's window begins last */
+    range(v, v->ra, &lo, &shared_hi);     /* and the first row ends first */
+    if (shared_lo > shared_hi)
+        shared_lo = shared_hi = KV_BLOCK;
+    for (int after = 0; after < 2; after++) {
+        for (int64_t r = v->ra; r < v->rb; r++) {
+            range(v, r, &lo, &hi);
+            if (after)
+                lo = lo > shared_hi ? lo : shared_hi;
+            else
+                hi = hi < shared_lo ? hi : shared_lo;
+            if (lo < hi)
+                x->b->vector.attn_pv[type](acc + r * n * dim, v->w->s + r * n * KV_BLOCK, values, n, lo, hi, dim);
+        }
+        if (!after && shared_lo < shared_hi)
+            x->b->vector.attn_pv[type](acc + v->ra * n * dim, v->w->s + v->ra * n * KV_BLOCK, values,
+                                       (int)(v->rb - v->ra) * n, shared_lo, shared_hi, dim);
+    }
+}
+
+static void softmax_rows(const struct visit *v)
+{
+    const struct attend *x = v->x;
+    struct area *w = v->w;
+    const struct vector_kernels *k = &x->b->vector;
+    int n = v->t->heads, dim = x->a->shape.v_dim;
+    for (int64_t i = v->ra * n; i < v->rb * n; i++) {
+        int lo, hi;
+        range(v, i / n, &lo, &hi);
+        float f = k->attn_softmax(w->s + i * KV_BLOCK, lo, hi, x->a->scale, x->a->softcap, &w->st[i]);
+        if (f == 1.0f)
+            continue;
+        k->scale(w->acc + i * dim, w->acc + i * dim, f, dim);
+        if (w->has_rotated)
+            k->scale(w->acc_rotated + i * dim, w->acc_rotated + i * dim, f, dim);
+    }
+}
+
+/* --- exact blocks --------------------------------------------------------- */
+
+static void visit_exact(const struct visit *v)
+{
+    const struct kv_shape *s = &v->x->a->shape;
+    const char *data = v->block->data;
+    size_t elem = kv_elem_bytes(s->type), head = (size_t)v->t->kv_head * KV_BLOCK * elem;
+    int n = v->t->heads;
+    v->x->b->vector.attn_qk[s->type](v->w->s + v->ra * n * KV_BLOCK, v->w->q + v->ra * n * s->head_dim,
+                                     data + head * (size_t)s->head_dim, (int)(v->rb - v->ra) * n, s->head_dim);
+    softmax_rows(v);
+    add_values(v, s->type, data + kv_keys_bytes(s) + head * (size_t)s->v_dim, v->w->acc);
+}
+
+/* --- encoded blocks ------------------------------------------------------- */
+
+/* Queries turned back by the angles of the block's start. */
+static const float *turn_queries(const struct visit *v, const float *q, const struct kv_turn *turn)
+{
+    int dim = v->x->a->shape.head_dim, half = turn->dims / 2, n = v->t->heads;
+    for (int64_t i = v->ra * n; i < v->rb * n; i++) {
+        const float *from = q + i * dim;
+        float *to = v->w->turned + i * dim;
+        memcpy(to + turn->dims, from + turn->dims, (size_t)(dim - turn->dims) * sizeof *to);
+        for (int j = 0; j < half; j++) {
+            int a = turn->interleaved ? 2 * j : j, b = turn->interleaved ? a + 1 : j + half;
+            float c = turn->start_cos[j], s = turn->start_sin[j];
+            to[a] = from[a] * c + from[b] * s;
+            to[b] = from[b] * c - from[a] * s;
+        }
+    }
+    return v->w->turned;
+}
+
+static void load_halves(float *to, const uint8_t *in, int n, const struct vector_kernels *k)
+{
+    k->load[KV_F16](to, in, n);
+}
+
+/* The inner product with the block's centre, in the frame of the codes. */
+static float centre_score(const struct kv_codec *c, const uint8_t *in, const float *q)
+{
+    double sum = 0;
+    for (int d = 0; d < c->dim; d++)
+        sum += (double)q[d] * load_f16(in + c->centre + (size_t)d * 2);
+    return (float)sum;
+}
+
+static void scores(const struct visit *v)
+{
+    const struct attn_args *a = v->x->a;
+    const struct cpu_backend *b = v->x->b;
+    const struct vector_kernels *k = &b->vector;
+    const struct kv_codec *c = a->key;
+    const uint8_t *in = (const uint8_t *)v->block->data + (size_t)v->t->kv_head * c->bytes;
+    struct area *w = v->w;
+    int dim = c->dim, n = v->t->heads, nq = (int)(v->rb - v->ra) * n;
+    int64_t first = v->ra * n;
+    bool rotated = c->rotation.dim && c->f.kind != KVF_SPLIT;
+    float factor[KV_BLOCK], *s = w->s + first * KV_BLOCK;
+    if (kv_format_is_exact(&c->f) && c->f.kind == kv_type_kind(a->shape.type)) {
+        k->attn_qk[a->shape.type](s, w->q + first * dim, in, nq, dim);
+        return;
+    }
+    struct kv_turn turn = {0};
+    const float *q = rotated ? w->rotated : w->q;
+    if (c->f.pre && a->turn) {
+        turn = *a->turn;
+        turn.start_cos = v->block->turn;
+        turn.start_sin = v->block->turn + turn.dims / 2;
+        q = turn_queries(v, w->q, &turn);
+    }
+    const float *tile = cpu_key_tile(b, c, in, turn.dims ? &turn : NULL, w->codec);
+    k->attn_qk[KV_F32](s, q + first * dim, tile, nq, dim);
+    bool has_factor = c->f.kind == KVF_TQ || c->f.kind == KVF_PROD;
+    if (has_factor)
+        load_halves(factor, in + c->scales, KV_BLOCK, k);
+    for (int i = 0; has_factor && i < nq; i++)
+        k->kv_scores(s + i * KV_BLOCK, factor, c->f.centred ? centre_score(c, in, w->q + (first + i) * dim) : 0);
+    if (!c->sketch)
+        return;
+    float *s2 = w->s2 + first * KV_BLOCK;
+    tile = cpu_sketch_tile(b, c, in, w->codec);
+    k->attn_qk[KV_F32](s2, w->sketch + first * dim, tile, nq, dim);
+    load_halves(factor, in + c->sketch_scales, KV_BLOCK, k);
+    k->scale(factor, factor, c->sketch_factor, KV_BLOCK);
+    for (int i = 0; i < nq; i++) {
+        k->kv_scores(s2 + i * KV_BLOCK, factor, 0);
+        k->add(s + i * KV_BLOCK, s + i * KV_BLOCK, s2 + i * KV_BLOCK, KV_BLOCK);
+    }
+}
+
+static void sums(const struct visit *v)
+{
+    const struct attn_args *a = v->x->a;
+    const struct cpu_backend *b = v->x->b;
+    const struct vector_kernels *k = &b->vector;
+    const struct kv_codec *c = a->value;
+    const uint8_t *in =
+        (const uint8_t *)v->block->data + (size_t)a->shape.n_heads * a->key->bytes + (size_t)v->t->kv_head * c->bytes;
+    struct area *w = v->w;
+    int n = v->t->heads;
+    if (kv_format_is_exact(&c->f) && c->f.kind == kv_type_kind(a->shape.type)) {
+        add_values(v, a->shape.type, in, w->acc);
+        return;
+    }
+    const float *tile = cpu_value_tile(b, c, in, w->codec);
+    float *acc = w->acc;
+    if (c->f.kind == KVF_TQ) {
+        float factor[KV_BLOCK];
+        load_halves(factor, in + c->scales, KV_BLOCK, k);
+        for (int64_t i = v->ra * n; i < v->rb * n; i++)
+            k->kv_scores(w->s + i * KV_BLOCK, factor, 0);
+        if (!w->has_rotated)
+            memset(w->acc_rotated, 0, (size_t)(v->t->rows * n * c->dim) * sizeof *acc);
+        w->has_rotated = true;
+        acc = w->acc_rotated;
+    }
+    add_values(v, KV_F32, tile, acc);
+}
+
+static void visit_block(struct visit *v)
+{
+    int lo, hi;
+    for (v->ra = 0; v->ra < v->t->rows; v->ra++) {
+        range(v, v->ra, &lo, &hi);
+        if (lo < hi)
+            break;
+    }
+    for (v->rb = v->t->rows; v->rb > v->ra; v->rb--) {
+        range(v, v->rb - 1, &lo, &hi);
+        if (lo < hi)
+            break;
+    }
+    if (v->ra >= v->rb)
+        return;
+    if (!v->block->encoded) {
+        visit_exact(v);
+        return;
+    }
+    scores(v);
+    softmax_rows(v);
+    sums(v);
+}
+
+void cpu_attend_block(const struct attend *x, const struct tile *t, struct area *w, int block)
+{
+    const struct attn_span *s = t->span;
+    struct visit v = {.x = x, .t = t, .w = w, .block = &s->blocks[block], .p0 = s->pos + t->row};
+    if (t->own >= 0 && block == s->own_first + t->own)
+        v.block = &s->own[t->own];
+    if (x->a->keep > v.block->start) {
+        v.kept = true;
+        visit_block(&v);
+        v.kept = false;
+    }
+    visit_block(&v);
+}

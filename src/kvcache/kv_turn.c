@@ -1,0 +1,80 @@
+/* Angles for keys before rotary: those of a block's start and those of a
+ * token's place in it, from the model's own tables. An attention factor in
+ * them is taken out, so that both are plain rotations. */
+#include "kvcache/kv_turn.h"
+
+#include <math.h>
+
+#include "base/mem.h"
+
+static void unit(float *cos, float *sin)
+{
+    float r = hypotf(*cos, *sin);
+    if (r > 0) {
+        *cos /= r;
+        *sin /= r;
+    }
+}
+
+void kv_turn_start(const struct kv_turns *t, int64_t position, float *out)
+{
+    int half = t->turn.dims / 2;
+    rope_table(t->rope, position, 1, out, out + half);
+    for (int i = 0; i < half; i++)
+        unit(&out[i], &out[half + i]);
+}
+
+enum tlm_status kv_turns_reserve(struct kv_turns *t, int64_t end, struct tlm_error *e)
+{
+    int64_t n = (end + KV_BLOCK - 1) / KV_BLOCK, dims = t->turn.dims;
+    if (n > t->cap_starts) {
+        int64_t cap = t->cap_starts ? t->cap_starts : 64;
+        while (cap < n)
+            cap *= 2;
+        float *p = mem_realloc_array(t->starts, (size_t)(cap * dims), sizeof *p);
+        if (!p)
+            return err_nomem(e, (size_t)(cap * dims) * sizeof *p);
+        t->starts = p;
+        t->cap_starts = cap;
+    }
+    for (; t->n_starts < n; t->n_starts++)
+        kv_turn_start(t, t->n_starts * KV_BLOCK, t->starts + t->n_starts * dims);
+    return TLM_OK;
+}
+
+struct kv_turns *kv_turns_for(struct kv_cache *kv, const struct rope *rope, struct tlm_error *e)
+{
+    for (int i = 0; i < kv->n_turns; i++)
+        if (kv->turns[i].rope == rope)
+            return &kv->turns[i];
+    if (kv->n_turns == KV_ROPES) {
+        err_set(e, TLM_EINTERNAL, "more than %d rotary tables", KV_ROPES);
+        return NULL;
+    }
+    struct kv_turns *t = &kv->turns[kv->n_turns];
+    int half = (int)rope->dims / 2;
+    size_t n = (size_t)half * KV_BLOCK;
+    *t = (struct kv_turns){.rope = rope, .turn = {.dims = (int)rope->dims, .interleaved = rope->interleaved}};
+    t->cos = mem_alloc_array(n, sizeof *t->cos);
+    t->sin = mem_alloc_array(n, sizeof *t->sin);
+    float *row = mem_alloc_array((size_t)rope->dims, sizeof *row);
+    if (!t->cos || !t->sin || !row) {
+        err_nomem(e, n * sizeof *row);
+        mem_free(t->cos);
+        mem_free(t->sin);
+        mem_free(row);
+        return NULL;
+    }
+    for (int p = 0; p < KV_BLOCK; p++) {
+        kv_turn_start(t, p, row);
+        for (int i = 0; i < half; i++) {
+            t->cos[i * KV_BLOCK + p] = row[i];
+            t->sin[i * KV_BLOCK + p] = row[half + i];
+        }
+    }
+    mem_free(row);
+    t->turn.cos = t->cos;
+    t->turn.sin = t->sin;
+    kv->n_turns++;
+    return t;
+}

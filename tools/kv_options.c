@@ -1,0 +1,61 @@
+/* Options of the key-value cache: mlx-lm's and mlx_turboquant's names and ours
+ * are one choice of format. */
+#include <stdio.h>
+#include <string.h>
+
+#include "run.h"
+
+static int from_bits(const struct cli_value *run, const struct run_cache *cache, char format[RUN_KV_FORMAT_MAX])
+{
+    int bits = (int)cache->bits->integer, group = (int)cache->group_size->integer;
+    int qjl = run[RUN_QJL].truth;
+    if (strchr(qjl ? "2348" : "234568", '0' + bits) == NULL) {
+        out_error("--kv-bits %d: expected %s", bits, qjl ? "2, 3, 4 or 8 with --qjl" : "2, 3, 4, 5, 6 or 8");
+        return 2;
+    }
+    if (group != 64 && (qjl || (group != 32 && group != 128))) {
+        out_error("--kv-group-size %d: expected %s", group, qjl ? "64 with --qjl" : "32, 64 or 128");
+        return 2;
+    }
+    if (qjl)
+        snprintf(format, RUN_KV_FORMAT_MAX, "rot%d+qjl", bits);
+    else
+        snprintf(format, RUN_KV_FORMAT_MAX, "affine%dg%d", bits, group);
+    return 0;
+}
+
+int run_kv_options(const struct cli_value *run, const struct run_cache *cache, struct tlm_model_options *o,
+                   char format[RUN_KV_FORMAT_MAX])
+{
+    int has_bits = cache->bits->given, has_format = run[RUN_KV_FORMAT].given;
+    if (has_bits && has_format) {
+        out_error("--kv-bits and --kv-format exclude each other");
+        return 2;
+    }
+    if (!has_bits && (run[RUN_QJL].given || cache->group_size->given)) {
+        out_error("%s needs --kv-bits", run[RUN_QJL].given ? "--qjl" : "--kv-group-size");
+        return 2;
+    }
+    o->kv_format = run[RUN_KV_FORMAT].text;
+    if (has_bits) {
+        int status = from_bits(run, cache, format);
+        if (status != 0)
+            return status;
+        o->kv_format = format;
+    }
+    o->kv_sink = run[RUN_KV_SINK].integer == 0 ? -1 : run[RUN_KV_SINK].integer;
+    if (cache->max_size->given)
+        o->max_kv_size = cache->max_size->integer;
+    if (has_bits || cache->start->given)
+        o->quantized_kv_start = cache->start->integer;
+    return 0;
+}
+
+void run_kv_report(const struct cli_value *run, const struct run_cache *cache, const struct tlm_model *m)
+{
+    struct tlm_model_info info;
+    if (!cache->bits->given && !run[RUN_KV_FORMAT].given)
+        return;
+    tlm_model_info_get(m, &info);
+    fprintf(stderr, "[INFO] Key-value cache: %s, %.2f bits per element\n", info.kv_format, info.kv_bits);
+}
