@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-COMMANDS = ["generate", "chat", "benchmark", "inspect", "logits"]
+COMMANDS = ["generate", "chat", "benchmark", "inspect", "logits", "manage"]
 LATER = ["awq", "cache_prompt", "convert", "dwq", "dynamic_quant", "evaluate", "fuse", "gptq", "lora",
-         "manage", "perplexity", "server", "share", "upload"]
+         "perplexity", "server", "share", "upload"]
 ABSENT = "/nonexistent/model"
 RUN_OPTIONS = ["--threads", "--device", "--precision", "--prefill-step-size", "--kv-format", "--kv-sink", "--qjl"]
 CACHE_OPTIONS = ["--max-kv-size", "--kv-bits", "--kv-group-size", "--quantized-kv-start"]
@@ -163,8 +163,6 @@ def test_later_options_are_refused(turbolm, command, option):
 
 @pytest.mark.parametrize("args, message", [
     (["--device", "cuda"], "error: --device cuda is not supported yet\n"),
-    (["--model", "org/name-4bit"], "error: org/name-4bit: no such file or directory; fetching models from a hub is "
-                                   "not supported yet\n"),
 ])
 def test_later_values_are_refused(turbolm, args, message):
     got = turbolm("generate", "--model", ABSENT, *args)
@@ -205,14 +203,13 @@ def test_version(turbolm):
 def test_no_command(turbolm):
     got = turbolm()
     assert (got.returncode, got.stdout) == (2, "")
-    assert got.stderr == "error: a command is needed, one of: generate, chat, benchmark, inspect, logits\n"
+    assert got.stderr == "error: a command is needed, one of: %s\n" % ", ".join(COMMANDS)
 
 
 def test_unknown_command(turbolm):
     got = turbolm("generat")
     assert (got.returncode, got.stdout) == (2, "")
-    assert got.stderr == ("error: unknown command 'generat'; the commands are: generate, chat, benchmark, inspect, "
-                          "logits\n")
+    assert got.stderr == "error: unknown command 'generat'; the commands are: %s\n" % ", ".join(COMMANDS)
 
 
 @pytest.mark.parametrize("name", LATER)

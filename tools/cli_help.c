@@ -248,6 +248,43 @@ static void put_man_option(const struct cli_option *o)
     out_print("\n");
 }
 
+static void put_man_models(void)
+{
+    out_print(".SH MODELS BY NAME\n");
+    out_print("A model that is not a path is \\fIorg\\fB/\\fIname\\fR or \\fIorg\\fB/\\fIname\\fB@\\fIrevision\\fR; "
+              "of a repository of\nGGUF files \\fIorg\\fB/\\fIname\\fB:\\fIFILE\\fR or "
+              "\\fIorg\\fB/\\fIname\\fB:\\fIFORMAT\\fR, as in :Q4_K_M. What the cache lacks is\n"
+              "fetched into it, in the layout of Python's huggingface_hub. An interrupted download goes on where it\n"
+              "ended.\n");
+}
+
+static void put_man_environment(void)
+{
+    static const struct {
+        const char *names, *text;
+    } rows[] = {
+        {"HF_HUB_CACHE", "Folder of the cache; else hub in HF_HOME, else in $XDG_CACHE_HOME/huggingface, else in "
+                         "~/.cache/huggingface."},
+        {"HF_ENDPOINT", "Address of the hub (https://huggingface.co)."},
+        {"HF_TOKEN", "Access token; else the file HF_TOKEN_PATH, else token in HF_HOME. It is sent to the hub alone."},
+        {"HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE", "1: use the cache alone."},
+        {"HF_HUB_ETAG_TIMEOUT, HF_HUB_DOWNLOAD_TIMEOUT", "Seconds to wait for an answer, and for data (10)."},
+        {"CURL_CA_BUNDLE, REQUESTS_CA_BUNDLE, SSL_CERT_FILE", "Certificates to trust."},
+        {"TURBOLM_CPU", "Instruction sets to use, for tests."},
+        {"COLUMNS", "Width of help texts."},
+        {"NO_COLOR", "Not empty: no colours in chat."},
+        {"XDG_STATE_HOME", "Where chat keeps its history, by default ~/.local/state."},
+    };
+    out_print(".SH ENVIRONMENT\n");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        out_print(".TP\n\\fB");
+        put_roff(rows[i].names);
+        out_print("\\fR\n");
+        put_roff(rows[i].text);
+        out_print("\n");
+    }
+}
+
 void cli_print_man(const struct command *const *commands, size_t n)
 {
     const struct cli_option *o;
@@ -271,11 +308,9 @@ void cli_print_man(const struct command *const *commands, size_t n)
         for (size_t i = 0; (o = cli_row(commands[c], i)) != NULL; i++)
             put_man_option(o);
     }
+    put_man_models();
     out_print(".SH EXIT STATUS\n");
     out_print("0: done. 1: failed, with a line on standard error. 2: wrong usage, or not supported yet. 130: ended by\n"
               "Ctrl\\-C. 141: the reader of standard output went away.\n");
-    out_print(".SH ENVIRONMENT\n.TP\n\\fBTURBOLM_CPU\\fR\nInstruction sets to use, for tests.\n"
-              ".TP\n\\fBCOLUMNS\\fR\nWidth of help texts.\n"
-              ".TP\n\\fBNO_COLOR\\fR\nNot empty: no colours in chat.\n"
-              ".TP\n\\fBXDG_STATE_HOME\\fR\nWhere chat keeps its history, by default ~/.local/state.\n");
+    put_man_environment();
 }

@@ -15,7 +15,8 @@
 enum { MODEL, JSON, N_OPTIONS };
 
 static const struct cli_option options[N_OPTIONS] = {
-    [MODEL] = {"MODEL", NULL, CLI_TEXT, CLI_REQUIRED, NULL, NULL, NULL, NULL, "model directory or GGUF file"},
+    [MODEL] = {"MODEL", NULL, CLI_TEXT, CLI_REQUIRED, NULL, NULL, NULL, NULL,
+               "model directory, GGUF file, or name on a hub"},
     [JSON] = {"--json", NULL, CLI_FLAG, 0, NULL, NULL, NULL, NULL, "print one JSON object"},
 };
 
@@ -248,11 +249,14 @@ static int run(const char *prog, const struct cli_value *v)
     struct tlm_model *m = NULL;
     struct tlm_model_info info;
     (void)prog;
-    int status = run_check_path(v[MODEL].text);
+    char *path;
+    int status = run_resolve(v[MODEL].text, &path);
     if (status != 0)
         return status;
-    if (tlm_model_open(v[MODEL].text, &o, &m, &e) != TLM_OK)
-        return out_tlm_error(&e);
+    status = tlm_model_open(path, &o, &m, &e) == TLM_OK ? 0 : out_tlm_error(&e);
+    tlm_hub_path_free(path);
+    if (status != 0)
+        return status;
     tlm_model_info_get(m, &info);
     if (v[JSON].truth)
         print_json(m, &info);

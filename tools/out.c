@@ -58,6 +58,7 @@ void out_init(void)
             _exit(1);
     }
     set_handler(SIGPIPE, SIG_IGN);
+    set_handler(SIGXFSZ, SIG_IGN); /* a file at its limit is a failed write as well */
     set_handler(SIGINT, on_interrupt);
     tlm_log_set(log_message, NULL);
 }
@@ -239,6 +240,11 @@ char *tool_clean_text(const char *text, int plain)
 void catch_interrupt(void)
 {
     interrupt_caught = 1;
+}
+
+void release_interrupt(void)
+{
+    interrupt_caught = 0;
 }
 
 int interrupted(void)

@@ -14,8 +14,8 @@
 #endif
 
 /* Call first: makes sure that descriptors 0 to 2 are taken, so that no file
- * that is opened later is mistaken for a closed stream, and ignores SIGPIPE,
- * so that a closed pipe is a write error. Routes the library's messages. */
+ * that is opened later is mistaken for a closed stream, and ignores SIGPIPE
+ * and SIGXFSZ, so that a closed pipe or a file limit is a write error. Routes the library's messages. */
 void out_init(void);
 
 /* Standard output. After a failure further calls do nothing. */
@@ -50,6 +50,8 @@ size_t tool_utf8_valid(const char *text, size_t len);
 /* The first Ctrl-C after catch_interrupt only makes interrupted() true; the
  * second, or one before, ends the program with status 130. */
 void catch_interrupt(void);
+/* Ends that: the next Ctrl-C ends the program again. */
+void release_interrupt(void);
 int interrupted(void);
 void forget_interrupt(void); /* interrupted() is false again */
 /* What runs inside a signal handler, so may do only what handlers may; NULL:

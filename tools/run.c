@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "fetch_bar.h"
 #include "out.h"
 
 static const char *const precisions[] = {"exact", "fast", NULL};
@@ -41,25 +41,29 @@ struct run_cache run_cache_of(const struct cli_value *v)
     return (struct run_cache){v + RUN_MAX_KV_SIZE, v + RUN_KV_BITS, v + RUN_KV_GROUP_SIZE, v + RUN_QUANTIZED_KV_START};
 }
 
-int run_check_path(const char *path)
+int run_resolve(const char *model, char **path)
 {
-    struct stat st;
-    if (stat(path, &st) == 0 || errno != ENOENT)
+    struct tlm_error e = {TLM_OK, ""};
+    struct tlm_hub_options o = {0};
+    struct fetch_bar bar;
+    fetch_bar_init(&bar, model);
+    o.progress = fetch_bar_show;
+    o.user = &bar;
+    catch_interrupt();
+    enum tlm_status s = tlm_hub_resolve(model, &o, path, &e);
+    fetch_bar_end(&bar);
+    release_interrupt();
+    if (s == TLM_OK && !interrupted())
         return 0;
-    const char *slash = strchr(path, '/');
-    size_t n = strlen(path);
-    int is_hub_id = slash != NULL && slash != path && slash[1] != '\0' && strchr(slash + 1, '/') == NULL &&
-                    path[0] != '.' && path[0] != '~' && (n < 5 || strcmp(path + n - 5, ".gguf") != 0);
-    if (!is_hub_id) {
-        out_error("%s: no such file or directory", path);
-        return 1;
-    }
-    out_error("%s: no such file or directory; fetching models from a hub is not supported yet", path);
-    return 2;
+    if (s == TLM_OK)
+        tlm_hub_path_free(*path);
+    else
+        out_tlm_error(&e);
+    return interrupted() ? EXIT_INTERRUPTED : tlm_status_exit(s);
 }
 
-int run_open(const char *path, const struct cli_value *run, const struct run_cache *cache, enum tlm_precision precision,
-             struct tlm_model **out)
+int run_open(const char *model, const struct cli_value *run, const struct run_cache *cache,
+             enum tlm_precision precision, struct tlm_model **out)
 {
     struct tlm_error e = {TLM_OK, ""};
     struct tlm_model_options o = {0};
@@ -68,9 +72,10 @@ int run_open(const char *path, const struct cli_value *run, const struct run_cac
         out_error("--device %s is not supported yet", run[RUN_DEVICE].text);
         return 2;
     }
-    int status = run_check_path(path);
+    char *path;
+    int status = run_kv_options(run, cache, &o, kv_format);
     if (status == 0)
-        status = run_kv_options(run, cache, &o, kv_format);
+        status = run_resolve(model, &path);
     if (status != 0)
         return status;
     o.threads = run[RUN_THREADS].given ? (int)run[RUN_THREADS].integer : 0;
@@ -78,10 +83,11 @@ int run_open(const char *path, const struct cli_value *run, const struct run_cac
     o.precision = precision;
     if (run[RUN_PRECISION].given)
         o.precision = strcmp(run[RUN_PRECISION].text, "exact") == 0 ? TLM_PRECISION_EXACT : TLM_PRECISION_FAST;
-    if (tlm_model_open(path, &o, out, &e) != TLM_OK)
-        return out_tlm_error(&e);
-    run_kv_report(run, cache, *out);
-    return 0;
+    status = tlm_model_open(path, &o, out, &e) == TLM_OK ? 0 : out_tlm_error(&e);
+    tlm_hub_path_free(path);
+    if (status == 0)
+        run_kv_report(run, cache, *out);
+    return status;
 }
 
 void run_sampling(const struct cli_value *v, struct tlm_sampling *s)

@@ -25,7 +25,8 @@ extern const struct cli_option run_options[RUN_N];
 #define RUN_MODEL_ROW                                                                                                  \
     {                                                                                                                  \
         "--model", NULL, CLI_TEXT, CLI_REQUIRED, NULL, NULL, NULL, NULL,                                               \
-            "model directory (Hugging Face or MLX) or GGUF file"                                                       \
+            "model directory (Hugging Face or MLX), GGUF file, or name on a hub: org/name[@revision], "                \
+            "for GGUF org/name:FILE or org/name:Q4_K_M"                                                                \
     }
 
 #define RUN_TRUST_REMOTE_CODE_ROW                                                                                      \
@@ -120,8 +121,8 @@ void run_sampling(const struct cli_value *v, struct tlm_sampling *s);
 
 /* Opens the model; run: the values of run_options; precision: what holds when
  * the flag is not given. Returns 0, or the exit status after a message. */
-int run_open(const char *path, const struct cli_value *run, const struct run_cache *cache, enum tlm_precision precision,
-             struct tlm_model **out);
+int run_open(const char *model, const struct cli_value *run, const struct run_cache *cache,
+             enum tlm_precision precision, struct tlm_model **out);
 /* The cache's settings from the options, into o; format: room for the name that
  * o->kv_format then points to. Returns 0, or 2 after a message. (kv_options.c) */
 enum { RUN_KV_FORMAT_MAX = 64 };
@@ -130,8 +131,10 @@ int run_kv_options(const struct cli_value *run, const struct run_cache *cache, s
 /* Says on stderr what the cache is, where the options chose it. */
 void run_kv_report(const struct cli_value *run, const struct run_cache *cache, const struct tlm_model *m);
 
-/* Refuses names of models that would have to be fetched; 0, or the status. */
-int run_check_path(const char *path);
+/* The path of a model: what exists as it is, else from the cache or the hub,
+ * with progress on stderr. Free with tlm_hub_path_free. Returns 0, or the exit
+ * status after a message. */
+int run_resolve(const char *model, char **path);
 
 /* The whole of stdin as text without NUL bytes; free with tool_free. Returns
  * 0, or the exit status after a message. */
