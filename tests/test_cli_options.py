@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-COMMANDS = ["generate", "chat", "benchmark", "inspect", "logits", "manage"]
+COMMANDS = ["generate", "chat", "benchmark", "perplexity", "inspect", "logits", "manage"]
 LATER = ["awq", "cache_prompt", "convert", "dwq", "dynamic_quant", "evaluate", "fuse", "gptq", "lora",
-         "perplexity", "server", "share", "upload"]
+         "server", "share", "upload"]
 ABSENT = "/nonexistent/model"
 RUN_OPTIONS = ["--threads", "--device", "--precision", "--prefill-step-size", "--kv-format", "--kv-sink", "--qjl"]
 CACHE_OPTIONS = ["--max-kv-size", "--kv-bits", "--kv-group-size", "--quantized-kv-start"]
@@ -257,7 +257,7 @@ def test_help(turbolm, command):
     assert len(options) == len(set(options)) > 0
     usage = got.stdout.split("\n\n")[0]
     assert all(re.search(re.escape(o) + r"[] \n]", usage + "\n") for o in options)
-    if command in ("generate", "chat", "benchmark", "logits"):
+    if command in ("generate", "chat", "benchmark", "perplexity", "logits"):
         own = {"generate": 4, "chat": 1}.get(command, 0)  # cache options that are mlx-lm's there too
         ours = RUN_OPTIONS + CACHE_OPTIONS[own:]
         assert options[-len(ours):] == ours

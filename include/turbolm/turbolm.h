@@ -4,6 +4,7 @@
 
 #include "chat.h"
 #include "engine.h"
+#include "eval.h"
 #include "hub.h"
 #include "log.h"
 #include "model.h"

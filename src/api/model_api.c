@@ -147,7 +147,10 @@ static void fill_info(struct tlm_model *m, bool exact, int threads)
     i->path = m->ck->path;
     i->architecture = m->arch->model_type;
     i->quantization = m->quantization;
+    kv_choice_name(&m->cache.kv[0], m->kv_name);
     i->kv_format = m->kv_name;
+    i->kv_bits = m->cache.bits;
+    i->kv_bytes_per_token = m->cache.token_bytes;
     i->precision = exact ? "exact" : "fast";
     i->context_length = c->max_positions;
     i->vocab_size = c->vocab_size;
@@ -196,7 +199,7 @@ static enum tlm_status open_steps(struct tlm_model *m, const char *path, const s
     if (s == TLM_OK)
         s = model_configure(m, e);
     if (s == TLM_OK)
-        s = model_choose_cache(m, o, e);
+        s = model_plan_cache(m, o, &m->cache, e);
     if (s != TLM_OK)
         return s;
     fill_info(m, exact, threads);
@@ -246,7 +249,7 @@ void tlm_model_close(struct tlm_model *m)
         m->be->ops->free(m->be);
     checkpoint_close(m->ck);
     mem_free(m->eos);
-    mem_free(m->kv);
+    model_plan_free(&m->cache);
     mem_free(m);
 }
 

@@ -61,6 +61,11 @@ struct rope_args {
     const float *sin;
 };
 
+struct row_score {
+    double loss, r_loss, kl;
+    bool same;
+};
+
 struct backend;
 
 struct backend_ops {
@@ -93,6 +98,11 @@ struct backend_ops {
     void (*softcap)(struct backend *b, struct tensor *y, const struct tensor *x, float cap);
     /* y [T, H*hd] = x with the first dims of each head rotated. */
     void (*rope)(struct backend *b, struct tensor *y, const struct tensor *x, const struct rope_args *r);
+    /* Of each row of logits x [n, vocab] and its token t: loss = log(sum(exp(x)))
+     * - x[t]. With rows r (NULL: none) of another model also its loss, kl =
+     * KL(r || x), and same: both are greatest at the same place. */
+    void (*score)(struct backend *b, const float *x, const float *r, const int32_t *t, int64_t n, int64_t vocab,
+                  struct row_score *out);
     /* y [n, D] = rows idx[i] of x. */
     void (*rows)(struct backend *b, struct tensor *y, const struct tensor *x, const int32_t *idx);
 

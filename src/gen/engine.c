@@ -376,7 +376,7 @@ static enum tlm_status set_up(struct tlm_engine *g, struct tlm_error *e)
         s = ctx_init(&g->ctx, g->model->be, e);
     g->ctx.abort = &g->abort_pass;
     if (s == TLM_OK)
-        s = model_cache_new(g->model, (size_t)physical_memory() / KEEP_SHARE, &g->kv, e);
+        s = model_cache_new(g->model, &g->model->cache, (size_t)physical_memory() / KEEP_SHARE, &g->kv, e);
     if (s == TLM_OK)
         s = collect_keep(g, e);
     if (s == TLM_OK && pthread_create(&g->thread, NULL, engine_main, g) != 0)

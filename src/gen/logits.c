@@ -35,7 +35,7 @@ static enum tlm_status run_all(struct run *r, const int32_t *ids, size_t n, size
 {
     enum tlm_status s = ctx_init(&r->ctx, r->m->be, e);
     if (s == TLM_OK)
-        s = model_cache_new(r->m, 0, &r->kv, e);
+        s = model_cache_new(r->m, &r->m->cache, 0, &r->kv, e);
     if (s == TLM_OK)
         s = kv_seq_new(r->kv, &r->seq, e);
     if (s == TLM_OK && !(r->rows = mem_alloc_array(step, sizeof *r->rows)))

@@ -159,6 +159,14 @@ size_t kv_cache_bytes(const struct kv_cache *kv)
     return kv->bytes;
 }
 
+size_t kv_cache_used(const struct kv_cache *kv)
+{
+    size_t n = 0;
+    for (int i = 0; i < kv->n_groups; i++)
+        n += kv_pool_used(&kv->groups[i].open) + kv_pool_used(&kv->groups[i].sealed);
+    return n;
+}
+
 void kv_cache_figures(const struct kv_cache *kv, struct kv_figures *out)
 {
     *out = (struct kv_figures){0};

@@ -49,6 +49,7 @@ struct kv_seq;
 enum tlm_status kv_cache_new(const struct kv_config *c, struct backend *be, struct kv_cache **out, struct tlm_error *e);
 void kv_cache_free(struct kv_cache *kv);          /* every sequence must be gone */
 size_t kv_cache_bytes(const struct kv_cache *kv); /* allocated for blocks */
+size_t kv_cache_used(const struct kv_cache *kv);  /* of the blocks that are in use */
 
 struct kv_figures {
     size_t token_bytes; /* per token of context, all layers, in sealed blocks (exact ones where nothing is encoded) */

@@ -7,6 +7,15 @@
 #include "kvformat/kv_spec.h"
 #include "models/arch.h"
 
+/* What a cache for a model is to be. */
+struct cache_plan {
+    enum kv_type type;       /* of exact blocks */
+    struct kv_choice *kv;    /* [layers] formats of sealed blocks */
+    struct kv_config config; /* less layers and limits */
+    double bits;             /* per element of a sealed block, everything counted */
+    uint64_t token_bytes;    /* in sealed blocks */
+};
+
 struct tlm_model {
     struct checkpoint *ck;
     const struct arch *arch;
@@ -14,9 +23,7 @@ struct tlm_model {
     struct backend *be;      /* NULL after metadata_only */
     struct weight **weights; /* every weight that was loaded, in the table's order */
     int n_weights;
-    enum kv_type kv_type;       /* of exact cache blocks */
-    struct kv_choice *kv;       /* [layers] formats of sealed cache blocks */
-    struct kv_config kv_config; /* less layers and limits */
+    struct cache_plan cache;
     struct tlm_tokenizer *tokenizer;
     struct tlm_chat_template *chat_template;
     int32_t *eos;
@@ -37,11 +44,13 @@ enum tlm_status model_configure(struct tlm_model *m, struct tlm_error *e);
 enum tlm_status model_load_weights(struct tlm_model *m, struct tlm_error *e);
 void model_unload(struct tlm_model *m);
 
-/* The cache formats of every layer, from the options. */
-enum tlm_status model_choose_cache(struct tlm_model *m, const struct tlm_model_options *o, struct tlm_error *e);
+/* The cache formats of every layer, from the options of the cache in o. */
+enum tlm_status model_plan_cache(const struct tlm_model *m, const struct tlm_model_options *o, struct cache_plan *out,
+                                 struct tlm_error *e);
+void model_plan_free(struct cache_plan *p);
 /* A cache for this model; keep_bytes: see kv_config. */
-enum tlm_status model_cache_new(const struct tlm_model *m, size_t keep_bytes, struct kv_cache **out,
-                                struct tlm_error *e);
+enum tlm_status model_cache_new(const struct tlm_model *m, const struct cache_plan *p, size_t keep_bytes,
+                                struct kv_cache **out, struct tlm_error *e);
 
 /* One pass: rows of ids belong to the spans; logits [n_out, V] of out_rows, in
  * the ctx's memory until its next pass. On failure the sequences are as before

@@ -5,25 +5,23 @@
 #include "models/model.h"
 
 /* Blocks that fill are 16-bit unless a format is wider. */
-static enum kv_type exact_type(const struct tlm_model *m)
+static enum kv_type exact_type(const struct kv_choice *kv, int64_t layers)
 {
     bool bf16 = true;
-    for (int64_t i = 0; i < model_base(m)->cfg.layers; i++) {
-        const struct kv_choice *c = &m->kv[i];
-        if (c->key.kind == KVF_F32 || c->value.kind == KVF_F32)
+    for (int64_t i = 0; i < layers; i++) {
+        if (kv[i].key.kind == KVF_F32 || kv[i].value.kind == KVF_F32)
             return KV_F32;
-        bf16 = bf16 && c->key.kind == KVF_BF16 && c->value.kind == KVF_BF16;
+        bf16 = bf16 && kv[i].key.kind == KVF_BF16 && kv[i].value.kind == KVF_BF16;
     }
     return bf16 ? KV_BF16 : KV_F16;
 }
 
 /* Bits and bytes of sealed blocks; refuses formats that do not suit the heads. */
-static enum tlm_status add_figures(struct tlm_model *m, struct tlm_error *e)
+static enum tlm_status add_figures(struct cache_plan *p, const struct nn_config *c, struct tlm_error *e)
 {
-    const struct nn_config *c = &model_base(m)->cfg;
     double bits = 0, bytes = 0;
     for (int64_t i = 0; i < c->layers; i++) {
-        const struct kv_choice *now = &m->kv[i], *before = i ? &m->kv[i - 1] : NULL;
+        const struct kv_choice *now = &p->kv[i], *before = i ? &p->kv[i - 1] : NULL;
         if (!before || memcmp(now, before, sizeof *now)) {
             struct kv_codec key, value;
             enum tlm_status s = kv_codec_init(&key, &now->key, (int)c->head_dim, true, e);
@@ -38,35 +36,42 @@ static enum tlm_status add_figures(struct tlm_model *m, struct tlm_error *e)
         }
         bytes += bits / 8 * (double)(2 * c->kv_heads * c->head_dim);
     }
-    m->info.kv_bytes_per_token = (uint64_t)bytes;
-    m->info.kv_bits = bytes * 8 / (double)(2 * c->layers * c->kv_heads * c->head_dim);
+    p->token_bytes = (uint64_t)bytes;
+    p->bits = bytes * 8 / (double)(2 * c->layers * c->kv_heads * c->head_dim);
     return TLM_OK;
 }
 
-enum tlm_status model_choose_cache(struct tlm_model *m, const struct tlm_model_options *o, struct tlm_error *e)
+enum tlm_status model_plan_cache(const struct tlm_model *m, const struct tlm_model_options *o, struct cache_plan *p,
+                                 struct tlm_error *e)
 {
-    int n = (int)model_base(m)->cfg.layers;
+    const struct nn_config *c = &model_base(m)->cfg;
     const char *spec = o->kv_format ? o->kv_format : o->precision == TLM_PRECISION_EXACT ? "f32" : "f16";
-    m->kv = mem_new_array((size_t)n, sizeof *m->kv);
-    if (!m->kv)
-        return err_nomem(e, (size_t)n * sizeof *m->kv);
+    *p = (struct cache_plan){0};
     if (o->kv_sink < -1 || o->max_kv_size < 0 || o->quantized_kv_start < 0)
-        return err_set(e, TLM_EINVAL, "cache sizes: %lld, %lld, %lld, expected 0 or more", (long long)o->kv_sink,
-                       (long long)o->max_kv_size, (long long)o->quantized_kv_start);
-    m->kv_config.sink = o->kv_sink < 0 ? 0 : o->kv_sink == 0 ? KV_BLOCK : o->kv_sink;
-    m->kv_config.max_tokens = o->max_kv_size;
-    m->kv_config.kept = 4; /* as the original keeps of a rotating cache */
-    m->kv_config.start = o->quantized_kv_start;
-    enum tlm_status s = kv_spec_parse(spec, n, m->kv, e);
+        return err_set(e, TLM_EINVAL, "cache: sink %lld, size %lld, start %lld, expected 0 or more",
+                       (long long)o->kv_sink, (long long)o->max_kv_size, (long long)o->quantized_kv_start);
+    p->kv = mem_new_array((size_t)c->layers, sizeof *p->kv);
+    if (!p->kv)
+        return err_nomem(e, (size_t)c->layers * sizeof *p->kv);
+    p->config.sink = o->kv_sink < 0 ? 0 : o->kv_sink == 0 ? KV_BLOCK : o->kv_sink;
+    p->config.max_tokens = o->max_kv_size;
+    p->config.kept = 4; /* as the original keeps of a rotating cache */
+    p->config.start = o->quantized_kv_start;
+    enum tlm_status s = kv_spec_parse(spec, (int)c->layers, p->kv, e);
     if (s != TLM_OK)
         return s;
-    m->kv_type = exact_type(m);
-    kv_choice_name(&m->kv[0], m->kv_name);
-    return add_figures(m, e);
+    p->type = exact_type(p->kv, c->layers);
+    return add_figures(p, c, e);
 }
 
-enum tlm_status model_cache_new(const struct tlm_model *m, size_t keep_bytes, struct kv_cache **out,
-                                struct tlm_error *e)
+void model_plan_free(struct cache_plan *p)
+{
+    mem_free(p->kv);
+    p->kv = NULL;
+}
+
+enum tlm_status model_cache_new(const struct tlm_model *m, const struct cache_plan *p, size_t keep_bytes,
+                                struct kv_cache **out, struct tlm_error *e)
 {
     const struct nn_config *c = &model_base(m)->cfg;
     struct kv_layer_config *layers = mem_new_array((size_t)c->layers, sizeof *layers);
@@ -74,11 +79,11 @@ enum tlm_status model_cache_new(const struct tlm_model *m, size_t keep_bytes, st
         return err_nomem(e, (size_t)c->layers * sizeof *layers);
     for (int i = 0; i < c->layers; i++) {
         layers[i].window = m->arch->window ? m->arch->window(m->params, i) : 0;
-        layers[i].shape = (struct kv_shape){m->kv_type, (int)c->kv_heads, (int)c->head_dim, (int)c->head_dim};
-        layers[i].key = m->kv[i].key;
-        layers[i].value = m->kv[i].value;
+        layers[i].shape = (struct kv_shape){p->type, (int)c->kv_heads, (int)c->head_dim, (int)c->head_dim};
+        layers[i].key = p->kv[i].key;
+        layers[i].value = p->kv[i].value;
     }
-    struct kv_config config = m->kv_config;
+    struct kv_config config = p->config;
     config.layers = layers;
     config.n_layers = (int)c->layers;
     config.keep_bytes = keep_bytes;

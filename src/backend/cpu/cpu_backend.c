@@ -40,6 +40,7 @@ static const struct backend_ops cpu_ops = {
     .act_mul = cpu_act_mul,
     .softcap = cpu_softcap,
     .rope = cpu_rope,
+    .score = cpu_score,
     .rows = cpu_rows,
     .kv_prepare = cpu_kv_prepare,
     .kv_write = cpu_kv_write,

@@ -47,6 +47,8 @@ void cpu_act_mul(struct backend *b, struct tensor *y, const struct tensor *gate,
 void cpu_softcap(struct backend *b, struct tensor *y, const struct tensor *x, float cap);
 void cpu_rope(struct backend *b, struct tensor *y, const struct tensor *x, const struct rope_args *r);
 void cpu_rows(struct backend *b, struct tensor *y, const struct tensor *x, const int32_t *idx);
+void cpu_score(struct backend *b, const float *x, const float *r, const int32_t *t, int64_t n, int64_t vocab,
+               struct row_score *out);
 enum tlm_status cpu_kv_prepare(struct backend *b, const struct kv_codec *key, const struct kv_codec *value,
                                struct tlm_error *e);
 void cpu_kv_write(struct backend *b, const struct attn_args *a, const struct tensor *k,

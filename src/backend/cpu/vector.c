@@ -213,3 +213,35 @@ void cpu_rows(struct backend *b, struct tensor *y, const struct tensor *x, const
     struct vector_call c = {.y = tensor_f32(y), .x1 = tensor_f32(x), .ids = idx, .n = tensor_cols(x)};
     for_ranges(b, tensor_rows(y), c.n, rows_range, &c);
 }
+
+struct score_call {
+    const struct vector_kernels *k;
+    const float *x, *r;
+    const int32_t *t;
+    int64_t vocab;
+    struct row_score *out;
+};
+
+static void score_row(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct score_call *c = arg;
+    const float *x = c->x + task * c->vocab, *r = c->r ? c->r + task * c->vocab : NULL;
+    struct row_score *s = &c->out[task];
+    float lse = c->k->log_sum_exp(x, c->vocab);
+    *s = (struct row_score){.loss = (double)lse - (double)x[c->t[task]]};
+    if (!r)
+        return;
+    float r_lse = c->k->log_sum_exp(r, c->vocab);
+    s->r_loss = (double)r_lse - (double)r[c->t[task]];
+    s->kl = c->k->relative(r, x, c->vocab, r_lse) - ((double)r_lse - (double)lse);
+    s->same = c->k->argmax(x, c->vocab) == c->k->argmax(r, c->vocab);
+}
+
+void cpu_score(struct backend *base, const float *x, const float *r, const int32_t *t, int64_t n, int64_t vocab,
+               struct row_score *out)
+{
+    struct cpu_backend *b = (struct cpu_backend *)base;
+    struct score_call c = {&b->vector, x, r, t, vocab, out};
+    pool_run(base->pool, (int)n, score_row, &c);
+}

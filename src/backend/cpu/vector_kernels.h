@@ -82,6 +82,8 @@ struct vector_kernels {
     float (*max)(const float *x, int64_t n);      /* -infinity when all are NaN */
     /* log(sum(exp(x))); a NaN entry makes it NaN */
     float (*log_sum_exp)(const float *x, int64_t n);
+    /* sum(exp(x - lse) * (x - y)): the first part of a Kullback-Leibler divergence */
+    double (*relative)(const float *x, const float *y, int64_t n, float lse);
 };
 
 void vector_init_scalar(struct vector_kernels *k);

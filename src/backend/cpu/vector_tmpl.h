@@ -233,6 +233,28 @@ static int64_t ISA(argmax_f32)(const float *x, int64_t n)
 }
 
 /* Partial sums of 4,096 elements in float32, those in double. */
+static double ISA(relative_f32)(const float *x, const float *y, int64_t n, float lse)
+{
+    vf shift = vf_set1(lse);
+    double total = 0;
+    int64_t i = 0;
+    while (i + 32 <= n) {
+        int64_t end = n - i > 1024 ? i + 1024 : n;
+        vf acc[SUM_VECTORS];
+        for (int j = 0; j < SUM_VECTORS; j++)
+            acc[j] = vf_zero();
+        for (; i + 32 <= end; i += 32)
+            for (int j = 0; j < SUM_VECTORS; j++) {
+                vf a = vf_load(x + i + j * VF_LANES), b = vf_load(y + i + j * VF_LANES);
+                acc[j] = vf_fma(vf_exp(vf_sub(a, shift)), vf_sub(a, b), acc[j]);
+            }
+        total += (double)ISA(sum_lanes_f32)(acc);
+    }
+    for (; i < n; i++)
+        total += (double)(expf(x[i] - lse) * (x[i] - y[i]));
+    return total;
+}
+
 static float ISA(log_sum_exp_f32)(const float *x, int64_t n)
 {
     float m = ISA(max_f32)(x, n);
@@ -286,5 +308,6 @@ void ISA(vector_init)(struct vector_kernels *k)
     k->argmax = ISA(argmax_f32);
     k->max = ISA(max_f32);
     k->log_sum_exp = ISA(log_sum_exp_f32);
+    k->relative = ISA(relative_f32);
     ISA(attention_init)(k);
 }

@@ -150,6 +150,14 @@ static int64_t argmax_f32_scalar(const float *x, int64_t n)
     return best;
 }
 
+static double relative_f32_scalar(const float *x, const float *y, int64_t n, float lse)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)(expf(x[i] - lse) * (x[i] - y[i]));
+    return sum;
+}
+
 static float log_sum_exp_f32_scalar(const float *x, int64_t n)
 {
     float m = max_f32_scalar(x, n);
@@ -185,5 +193,6 @@ void vector_init_scalar(struct vector_kernels *k)
     k->argmax = argmax_f32_scalar;
     k->max = max_f32_scalar;
     k->log_sum_exp = log_sum_exp_f32_scalar;
+    k->relative = relative_f32_scalar;
     attention_init_scalar(k);
 }
