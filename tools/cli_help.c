@@ -75,7 +75,7 @@ static void usage_part(const struct cli_option *o, char *out, size_t n)
 {
     char text[400];
     if (o->name[0] != '-') {
-        snprintf(out, n, "%s", o->name);
+        snprintf(out, n, o->flags & CLI_REQUIRED ? "%s" : "[%s]", o->name);
         return;
     }
     with_value(o, o->name, text, sizeof text);

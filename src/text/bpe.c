@@ -42,7 +42,7 @@ enum tlm_status bpe_reserve(struct tlm_tokenizer *t, size_t merges, struct tlm_e
     enum tlm_status s = tok_grow(&m->pairs, &m->cap_pairs, merges, sizeof *m->pairs, e);
     if (s != TLM_OK || size == old)
         return s;
-    struct tok_slot *slots = mem_new_array(size, sizeof *slots);
+    struct tok_slot *slots = mem_alloc_pages(size * sizeof *slots);
     if (!slots)
         return err_nomem(e, size * sizeof *slots);
     uint32_t mask = (uint32_t)(size - 1);
@@ -53,7 +53,7 @@ enum tlm_status bpe_reserve(struct tlm_tokenizer *t, size_t merges, struct tlm_e
                 k = (k + 1) & mask;
             slots[k] = m->pair_slots[i];
         }
-    mem_free(m->pair_slots);
+    mem_free_pages(m->pair_slots, old * sizeof *slots);
     m->pair_slots = slots;
     m->pair_mask = mask;
     return TLM_OK;
@@ -81,31 +81,88 @@ static int32_t find_result(struct tlm_tokenizer *t, const char *l, size_t ln, co
     return id;
 }
 
-enum tlm_status bpe_add_merge(struct tlm_tokenizer *t, const char *l, size_t ln, const char *r, size_t rn,
+void bpe_batch_init(struct bpe_batch *b)
+{
+    b->n = 0;
+    buf_init(&b->text, TOK_MAX_TEXT);
+}
+
+void bpe_batch_deinit(struct bpe_batch *b)
+{
+    buf_deinit(&b->text);
+}
+
+enum tlm_status bpe_batch_add(struct tlm_tokenizer *t, struct bpe_batch *b, const char *part, size_t n,
                               struct tlm_error *e)
 {
-    struct tok_model *m = &t->model;
-    size_t skip = m->prefix_n; /* the right part's mark of a continued piece goes */
-    int32_t left = vocab_find(&t->vocab, l, ln), right = vocab_find(&t->vocab, r, rn);
-    int32_t id = rn >= skip ? find_result(t, l, ln, r + skip, rn - skip) : -1;
-    if (left < 0 || right < 0 || id < 0)
-        return err_set(e, TLM_EFORMAT, "merge %u (\"%.*s\" + \"%.*s\"): %s is not in the vocabulary", m->n_pairs,
-                       ln > 200 ? 200 : (int)ln, l, rn > 200 ? 200 : (int)rn, r,
-                       left < 0    ? "the left part"
-                       : right < 0 ? "the right part"
-                                   : "the result");
-    enum tlm_status s = bpe_reserve(t, (size_t)m->n_pairs + 1, e);
-    if (s != TLM_OK)
-        return s;
-    uint32_t hash = pair_hash((uint32_t)left, (uint32_t)right), k = hash & m->pair_mask;
+    if (n > UINT32_MAX || buf_add(&b->text, part, n) != TLM_OK)
+        return err_set(e, TLM_ELIMIT, "merge %u: a part of %zu bytes", t->model.n_pairs, n);
+    b->len[b->n++] = (uint32_t)n;
+    return b->n == 2 * BPE_BATCH ? bpe_batch_flush(t, b, e) : TLM_OK;
+}
+
+static enum tlm_status merge_fails(const struct tok_model *m, const char *l, uint32_t ln, uint32_t rn, const char *what,
+                                   struct tlm_error *e)
+{
+    return err_set(e, TLM_EFORMAT, "merge %u (\"%.*s\" + \"%.*s\"): %s is not in the vocabulary", m->n_pairs,
+                   ln > 200 ? 200 : (int)ln, l, rn > 200 ? 200 : (int)rn, l + ln, what);
+}
+
+static void add_pair(struct tok_model *m, struct bpe_pair pair, uint32_t hash)
+{
+    uint32_t k = hash & m->pair_mask;
     for (; m->pair_slots[k].id_plus_1; k = (k + 1) & m->pair_mask) {
         const struct bpe_pair *p = &m->pairs[m->pair_slots[k].id_plus_1 - 1];
-        if (m->pair_slots[k].hash == hash && p->left == (uint32_t)left && p->right == (uint32_t)right)
+        if (m->pair_slots[k].hash == hash && p->left == pair.left && p->right == pair.right)
             break;
     }
     /* Of a repeated merge the last rank counts, as in the original. */
-    m->pairs[m->n_pairs++] = (struct bpe_pair){(uint32_t)left, (uint32_t)right, (uint32_t)id};
+    m->pairs[m->n_pairs++] = pair;
     m->pair_slots[k] = (struct tok_slot){hash, m->n_pairs};
+}
+
+enum tlm_status bpe_batch_flush(struct tlm_tokenizer *t, struct bpe_batch *b, struct tlm_error *e)
+{
+    struct tok_model *m = &t->model;
+    struct bpe_pair pair[BPE_BATCH];
+    uint32_t hash[BPE_BATCH], n = b->n / 2, skip = (uint32_t)m->prefix_n;
+    int32_t ids[2 * BPE_BATCH];
+    bool taken[BPE_BATCH];
+    const char *l = buf_str(&b->text);
+    vocab_find_many(&t->vocab, l, b->len, b->n, ids);
+    enum tlm_status s = bpe_reserve(t, (size_t)m->n_pairs + n, e);
+    for (uint32_t i = 0; i < n && s == TLM_OK; i++) {
+        uint32_t ln = b->len[2 * i], rn = b->len[2 * i + 1];
+        /* the right part's mark of a continued piece goes */
+        int32_t id = rn >= skip ? find_result(t, l, ln, l + ln + skip, rn - skip) : -1;
+        if (ids[2 * i] < 0 || ids[2 * i + 1] < 0 || id < 0) {
+            m->n_pairs += i;
+            s = merge_fails(m, l, ln, rn,
+                            ids[2 * i] < 0       ? "the left part"
+                            : ids[2 * i + 1] < 0 ? "the right part"
+                                                 : "the result",
+                            e);
+            m->n_pairs -= i;
+        }
+        pair[i] = (struct bpe_pair){(uint32_t)ids[2 * i], (uint32_t)ids[2 * i + 1], (uint32_t)id};
+        hash[i] = pair_hash(pair[i].left, pair[i].right);
+        l += ln + rn;
+    }
+    if (s != TLM_OK)
+        return s;
+    for (uint32_t i = 0; i < n; i++) /* the misses, all at once */
+        taken[i] = m->pair_slots[hash[i] & m->pair_mask].id_plus_1;
+    for (uint32_t i = 0; i < n; i++) {
+        struct tok_slot *to = &m->pair_slots[hash[i] & m->pair_mask];
+        if (taken[i] || to->id_plus_1) {
+            add_pair(m, pair[i], hash[i]);
+        } else {
+            m->pairs[m->n_pairs++] = pair[i];
+            *to = (struct tok_slot){hash[i], m->n_pairs};
+        }
+    }
+    b->n = 0;
+    buf_clear(&b->text);
     return TLM_OK;
 }
 
@@ -143,7 +200,7 @@ enum tlm_status bpe_finish(struct tlm_tokenizer *t, struct tlm_error *e)
         m->byte_piece[b] = vocab_find(&t->vocab, code, 6);
         m->level_piece[b] = vocab_find(&t->vocab, c, (size_t)utf8_put(c, byte_level_char[b]));
     }
-    if (m->kind != MODEL_UNIGRAM)
+    if (m->kind == MODEL_BPE || m->kind == MODEL_SPM)
         find_cuts(t);
     return m->kind == MODEL_BPE ? bpe_reserve(t, 1, e) : TLM_OK;
 }
@@ -167,7 +224,7 @@ static inline bool candidate(const struct encoder *x, const char *s, const struc
         if (id < 0 || m->order[id] == UINT32_MAX)
             return false;
         out->key = (uint64_t)m->order[id] << 32 | (uint32_t)id;
-        out->tie = UINT32_MAX - l->len;
+        out->tie = m->leftmost ? 0 : m->shorter_left ? l->len : UINT32_MAX - l->len;
     }
     out->len = l->len + r->len;
     return true;

@@ -101,7 +101,9 @@ static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_de
 static enum tlm_status add_part(const cJSON *v, const char *type, void *list, struct tlm_error *e)
 {
     struct tok_decoders *out = list;
-    struct tok_decoder *p = out->n < MAX_PARTS ? decoder_push(out) : NULL;
+    if (out->n >= MAX_PARTS)
+        return err_set(e, TLM_ELIMIT, "decoder: more than %d parts", MAX_PARTS);
+    struct tok_decoder *p = decoder_push(out);
     return p ? parse_one(v, type, p, e) : err_nomem(e, sizeof *p);
 }
 

@@ -44,12 +44,20 @@ char json_peek(struct json_stream *j)
         return 0;
     }
     char c = *j->p;
-    if (c == '-' || (c >= '0' && c <= '9'))
-        return '0';
-    if (c && strchr("{[\"tfn", c))
+    switch (c) {
+    case '"':
+    case '[':
+    case '{':
+    case 't':
+    case 'f':
+    case 'n':
         return c;
-    json_fail(j, "found something that starts no JSON value");
-    return 0;
+    default:
+        if (c == '-' || (c >= '0' && c <= '9'))
+            return '0';
+        json_fail(j, "found something that starts no JSON value");
+        return 0;
+    }
 }
 
 bool json_enter(struct json_stream *j, char open)

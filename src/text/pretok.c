@@ -156,6 +156,58 @@ static enum tlm_status split_fixed(struct encoder *x, uint32_t length, const cha
     return s;
 }
 
+/* Runs of decimal digits in threes, the first group being the shorter one.
+ * Thousands: a group is a piece of its own, in runs that no word character
+ * follows. Threes: only the places before whole groups are cut. */
+static enum tlm_status split_threes(struct encoder *x, enum pretok_kind kind, const char *text, struct tok_span word)
+{
+    size_t done = word.start;
+    enum tlm_status s = TLM_OK;
+    for (size_t i = word.start; i < word.end && s == TLM_OK;) {
+        size_t count = 0, end = i;
+        int len = utf8_len(text[i]);
+        for (; end < word.end && unicode_is_decimal(utf8_get(text + end, &len)); end += (size_t)len)
+            count++;
+        if (!count || (kind == PRETOK_THOUSANDS && end < word.end && unicode_is_word(utf8_get(text + end, &len)))) {
+            i = count ? end : i + (size_t)len;
+            continue;
+        }
+        for (size_t left = count; left && s == TLM_OK; left--) {
+            bool cut = left % 3 == 0 || (kind == PRETOK_THOUSANDS && left == count);
+            if (cut && done < i) {
+                s = push(x, done, i);
+                done = i;
+            }
+            i += (size_t)utf8_len(text[i]);
+        }
+        if (kind == PRETOK_THOUSANDS && s == TLM_OK) {
+            s = push(x, done, end);
+            done = end;
+        }
+    }
+    return s == TLM_OK && done < word.end ? push(x, done, word.end) : s;
+}
+
+/* Cuts where the script changes. Characters of any script go with what stands
+ * before them; at the start of a word they are dropped, as in the original. */
+static enum tlm_status split_scripts(struct encoder *x, const char *text, struct tok_span word)
+{
+    size_t start = word.end;
+    int last = 0;
+    enum tlm_status s = TLM_OK;
+    for (size_t i = word.start; i < word.end && s == TLM_OK;) {
+        int len, script = unicode_script(utf8_get(text + i, &len));
+        if (script && script != last) {
+            if (last)
+                s = push(x, start, i);
+            start = i;
+            last = script;
+        }
+        i += (size_t)len;
+    }
+    return s == TLM_OK && start < word.end ? push(x, start, word.end) : s;
+}
+
 static enum tlm_status split_step(struct encoder *x, const struct tok_pretok *t, const char *text)
 {
     struct splitter p = {x, t->behavior, t->invert, false, 0};
@@ -179,6 +231,13 @@ static enum tlm_status split_step(struct encoder *x, const struct tok_pretok *t,
             break;
         case PRETOK_FIXED_LENGTH:
             s = split_fixed(x, t->length, text, word);
+            break;
+        case PRETOK_SCRIPTS:
+            s = split_scripts(x, text, word);
+            break;
+        case PRETOK_THOUSANDS:
+        case PRETOK_THREES:
+            s = split_threes(x, t->kind, text, word);
             break;
         default:
             s = split_chars(&p, t, text, word);

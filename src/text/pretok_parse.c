@@ -91,6 +91,7 @@ static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_pr
         {"BertPreTokenizer", PRETOK_BERT},
         {"CharDelimiterSplit", PRETOK_DELIMITER},
         {"FixedLength", PRETOK_FIXED_LENGTH},
+        {"UnicodeScripts", PRETOK_SCRIPTS},
     };
     size_t k = 0;
     while (k < sizeof known / sizeof *known && strcmp(type, known[k].name))
@@ -148,7 +149,9 @@ static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_pr
 static enum tlm_status add_part(const cJSON *v, const char *type, void *list, struct tlm_error *e)
 {
     struct tok_pretoks *out = list;
-    struct tok_pretok *p = out->n < MAX_PARTS ? pretok_push(out) : NULL;
+    if (out->n >= MAX_PARTS)
+        return err_set(e, TLM_ELIMIT, "pre_tokenizer: more than %d parts", MAX_PARTS);
+    struct tok_pretok *p = pretok_push(out);
     return p ? parse_one(v, type, p, e) : err_nomem(e, sizeof *p);
 }
 

@@ -23,9 +23,10 @@ void model_deinit(struct tok_model *m)
     mem_free(m->prefix);
     mem_free(m->suffix);
     mem_free(m->pairs);
-    mem_free(m->pair_slots);
+    mem_free_pages(m->pair_slots, m->pair_slots ? ((size_t)m->pair_mask + 1) * sizeof *m->pair_slots : 0);
     mem_free(m->order);
     mem_free(m->scores);
+    matcher_deinit(&m->pieces);
     *m = (struct tok_model){0};
 }
 
@@ -88,7 +89,9 @@ enum tlm_status tokenizer_finish(struct tlm_tokenizer *t, struct tlm_error *e)
     if (t->model.kind == MODEL_BPE && p->n && p->list[p->n - 1].kind == PRETOK_BYTE_LEVEL)
         t->level_model = true;
     enum tlm_status s = TLM_OK;
-    if (t->model.kind != MODEL_WORDPIECE && t->model.kind != MODEL_WORDLEVEL)
+    if (t->model.kind == MODEL_LONGEST || t->model.kind == MODEL_CHEAPEST)
+        s = pieces_build(t, e);
+    if (s == TLM_OK && t->model.kind != MODEL_WORDPIECE && t->model.kind != MODEL_WORDLEVEL)
         s = bpe_finish(t, e);
     if (s == TLM_OK)
         s = added_build(t, e);
@@ -113,8 +116,11 @@ int32_t tokenizer_find(const struct tlm_tokenizer *t, const char *s, size_t n)
 
 void tlm_tokenizer_info_get(const struct tlm_tokenizer *t, struct tlm_tokenizer_info *out)
 {
-    static const char *const kinds[] = {"BPE", "SentencePiece BPE", "Unigram", "WordPiece", "word level"};
+    static const char *const kinds[] = {"BPE",    "SentencePiece BPE", "Unigram", "WordPiece", "word level", "RWKV",
+                                        "PLaMo 2"};
     const char *kind = kinds[t->model.kind];
+    if (t->model.kind == MODEL_SPM && t->model.leftmost)
+        kind = "byte-level BPE";
     if (t->model.kind == MODEL_BPE)
         kind = t->level_model ? "byte-level BPE" : t->model.byte_fallback ? "SentencePiece BPE" : "BPE";
     *out = (struct tlm_tokenizer_info){kind, (int32_t)t->vocab.n, t->bos, t->eos, t->unk, t->pad, t->adds_bos};
@@ -196,6 +202,10 @@ static enum tlm_status run_word(struct encoder *x, const char *s, size_t n, bool
     case MODEL_WORDPIECE:
     case MODEL_WORDLEVEL:
         return wordpiece_word(x, s, n);
+    case MODEL_LONGEST:
+        return longest_word(x, s, n);
+    case MODEL_CHEAPEST:
+        return cheapest_word(x, s, n);
     default:
         return bpe_word(x, s, n, level);
     }

@@ -30,7 +30,7 @@ static int compare_keys(const void *pa, const void *pb)
     return a->added < b->added ? -1 : a->added > b->added;
 }
 
-static void index_keys(struct tok_matcher *m)
+void matcher_index(struct tok_matcher *m)
 {
     if (m->n)
         qsort(m->keys, m->n, sizeof *m->keys, compare_keys);
@@ -97,16 +97,17 @@ enum tlm_status added_build(struct tlm_tokenizer *t, struct tlm_error *e)
             to->keys[to->n++] = (struct tok_match_key){t->vocab.blob + p.off, p.len, i};
     }
     enum tlm_status s = build_normalized(t, &l->normalized, e);
-    index_keys(&l->raw);
+    matcher_index(&l->raw);
     if (s == TLM_OK)
-        index_keys(&l->normalized);
+        matcher_index(&l->normalized);
     return s;
 }
 
-static void matcher_deinit(struct tok_matcher *m)
+void matcher_deinit(struct tok_matcher *m)
 {
     mem_free(m->keys);
     buf_deinit(&m->texts);
+    *m = (struct tok_matcher){0};
 }
 
 void added_deinit(struct tok_added_list *a)
@@ -132,23 +133,37 @@ static uint32_t lower(const struct tok_matcher *m, uint32_t lo, uint32_t hi, uin
     return lo;
 }
 
-/* Longest key that s begins with, or NULL. */
-static const struct tok_match_key *longest(const struct tok_matcher *m, const char *s, size_t n)
+const struct tok_match_key *matcher_next(const struct tok_matcher *m, struct tok_match_place *p, const char *s,
+                                         size_t n)
 {
-    const struct tok_match_key *best = NULL;
-    uint32_t lo = m->first[(uint8_t)s[0]], hi = m->first[(uint8_t)s[0] + 1];
-    for (uint32_t depth = 1; lo < hi; depth++) {
-        if (m->keys[lo].n == depth) {
-            best = &m->keys[lo];
-            while (lo < hi && m->keys[lo].n == depth) /* equal texts: the first one counts */
-                lo++;
-        }
-        if (depth >= n)
-            break;
-        int b = (uint8_t)s[depth];
-        lo = lower(m, lo, hi, depth, b);
-        hi = lower(m, lo, hi, depth, b + 1);
+    if (!p->depth && n) {
+        p->lo = m->first[(uint8_t)s[0]];
+        p->hi = m->first[(uint8_t)s[0] + 1];
+        p->depth = 1;
     }
+    while (p->lo < p->hi) {
+        if (m->keys[p->lo].n == p->depth) {
+            const struct tok_match_key *key = &m->keys[p->lo];
+            while (p->lo < p->hi && m->keys[p->lo].n == p->depth) /* equal texts: the first one counts */
+                p->lo++;
+            return key;
+        }
+        if (p->depth >= n)
+            return NULL;
+        int b = (uint8_t)s[p->depth];
+        p->lo = lower(m, p->lo, p->hi, p->depth, b);
+        p->hi = lower(m, p->lo, p->hi, p->depth, b + 1);
+        p->depth++;
+    }
+    return NULL;
+}
+
+const struct tok_match_key *matcher_longest(const struct tok_matcher *m, const char *s, size_t n)
+{
+    struct tok_match_place place = {0};
+    const struct tok_match_key *best = NULL, *key;
+    while ((key = matcher_next(m, &place, s, n)) != NULL)
+        best = key;
     return best;
 }
 
@@ -203,7 +218,7 @@ enum tlm_status added_cut(const struct tlm_tokenizer *t, const struct tok_matche
             i++;
             continue;
         }
-        const struct tok_match_key *key = longest(m, s + i, n - i);
+        const struct tok_match_key *key = matcher_longest(m, s + i, n - i);
         if (!key) {
             i++;
             continue;

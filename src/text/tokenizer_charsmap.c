@@ -32,8 +32,7 @@ static int base64_value(char c)
     return at ? (int)(at - set) : -1;
 }
 
-/* Into out, which has room for 3/4 of n; SIZE_MAX when it is not base64. */
-static size_t base64_decode(char *out, const char *s, size_t n)
+size_t base64_decode(char *out, const char *s, size_t n)
 {
     size_t len = 0;
     uint32_t bits = 0;
@@ -50,41 +49,40 @@ static size_t base64_decode(char *out, const char *s, size_t n)
     return len;
 }
 
-enum tlm_status charsmap_new(const char *base64, struct tok_charsmap **out, struct tlm_error *e)
+enum tlm_status charsmap_new_raw(const char *blob, size_t n, struct tok_charsmap **out, struct tlm_error *e)
 {
-    size_t n = strlen(base64), len = 0;
-    uint32_t trie_bytes = 0;
-    enum tlm_status s = TLM_OK;
+    uint32_t trie_bytes = n >= 4 ? load_u32(blob) : 0;
     *out = NULL;
+    if (n < 8 || trie_bytes % 4 || !trie_bytes || trie_bytes > n - 4)
+        return err_set(e, TLM_EFORMAT, "precompiled_charsmap: not a character map");
     struct tok_charsmap *m = mem_new(sizeof *m);
-    char *blob = mem_alloc(n + 4);
-    if (!m || !blob) {
-        s = err_nomem(e, n);
-        goto out;
-    }
-    len = base64_decode(blob, base64, n);
-    if (len != SIZE_MAX && len >= 4)
-        trie_bytes = load_u32(blob);
-    if (len == SIZE_MAX || len < 8 || trie_bytes % 4 || !trie_bytes || trie_bytes > len - 4) {
-        s = err_set(e, TLM_EFORMAT, "normalizer.precompiled_charsmap: not a character map");
-        goto out;
-    }
+    if (!m)
+        return err_nomem(e, sizeof *m);
     m->n_trie = trie_bytes / 4;
-    m->n_texts = len - 4 - trie_bytes;
+    m->n_texts = n - 4 - trie_bytes;
     m->trie = mem_alloc(trie_bytes);
     m->texts = mem_alloc(m->n_texts + 1);
     if (!m->trie || !m->texts) {
-        s = err_nomem(e, len);
-        goto out;
+        charsmap_free(m);
+        return err_nomem(e, n);
     }
     memcpy(m->trie, blob + 4, trie_bytes);
     memcpy(m->texts, blob + 4 + trie_bytes, m->n_texts);
     m->texts[m->n_texts] = 0;
     *out = m;
-    m = NULL;
-out:
+    return TLM_OK;
+}
+
+enum tlm_status charsmap_new(const char *base64, struct tok_charsmap **out, struct tlm_error *e)
+{
+    size_t n = strlen(base64);
+    char *blob = mem_alloc(n + 4);
+    *out = NULL;
+    if (!blob)
+        return err_nomem(e, n);
+    size_t len = base64_decode(blob, base64, n);
+    enum tlm_status s = charsmap_new_raw(blob, len == SIZE_MAX ? 0 : len, out, e);
     mem_free(blob);
-    charsmap_free(m);
     return s;
 }
 

@@ -1,52 +1,36 @@
-/* Tokenizer from GGUF metadata, set up so that it gives what the HF tokenizer
- * of the same model gives.
- *   tokenizer.ggml.model "gpt2": byte-level BPE; `pre` names the splitting.
- *   tokenizer.ggml.model "llama": SentencePiece BPE by score with byte fallback.
- * Converters write user-defined tokens of spaces with real spaces, where the
- * vocabulary has U+2581; these are turned back. */
-#include <string.h>
+/* Vocabulary of a GGUF tokenizer: pieces by their type, merges, special ids.
+ * What stands around the model: tokenizer_gguf_setup.c.
+ *
+ * Converters change texts, which is turned back here: user-defined tokens of
+ * spaces have real spaces where the vocabulary has U+2581; BERT's pieces have
+ * U+2581 at a word's start and nothing inside instead of nothing and ##; RWKV's
+ * bytes are escaped as in a Python literal. */
+#include <math.h>
 
 #include "base/fp.h"
 #include "base/mem.h"
-#include "io/gguf.h"
-#include "text/tokenizer_impl.h"
+#include "text/tokenizer_gguf.h"
 #include "text/utf8.h"
+
+#define MARK "\xe2\x96\x81" /* U+2581 */
 
 enum piece_type { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER, PIECE_UNUSED, PIECE_BYTE };
 
-enum { PRE_NFC = 1, PRE_WHOLE = 2, PRE_BOS = 4, PRE_REGEXES = 8 };
-
-struct pre_row {
-    const char *name;
-    unsigned flags;
-    const char *regex[PRE_REGEXES];
-};
-
-static const struct pre_row pre_rows[] = {
-#define TOK_PRE(name, flags, ...) {name, flags, {__VA_ARGS__}},
-#include "text/tokenizer_pre.def"
-};
-
-struct source {
-    const struct gguf *g;
-    const struct gguf_array *tokens, *types, *scores, *merges;
-    bool level; /* gpt2 */
-};
-
-static bool str_is(struct gguf_str s, const char *text)
+static bool has_scores(const struct tok_source *p)
 {
-    return strlen(text) == s.len && !memcmp(s.data, text, s.len);
+    return p->kind == SOURCE_SPM || p->kind == SOURCE_UNIGRAM || p->kind == SOURCE_PLAMO;
 }
 
-static enum tlm_status read_arrays(struct source *p, struct tlm_error *e)
+static enum tlm_status read_arrays(struct tok_source *p, struct tlm_error *e)
 {
     const struct gguf *g = p->g;
+    bool merges = p->kind == SOURCE_LEVEL || p->kind == SOURCE_MARKS;
     enum tlm_status s = gguf_get_array(g, "tokenizer.ggml.tokens", GGUF_STR, &p->tokens, e);
     if (s == TLM_OK)
         s = gguf_get_array(g, "tokenizer.ggml.token_type", GGUF_I32, &p->types, e);
-    if (s == TLM_OK)
+    if (s == TLM_OK && has_scores(p))
         s = gguf_get_array(g, "tokenizer.ggml.scores", GGUF_F32, &p->scores, e);
-    if (s == TLM_OK)
+    if (s == TLM_OK && merges)
         s = gguf_get_array(g, "tokenizer.ggml.merges", GGUF_STR, &p->merges, e);
     if (s != TLM_OK)
         return s;
@@ -56,22 +40,22 @@ static enum tlm_status read_arrays(struct source *p, struct tlm_error *e)
     if (p->types && p->types->n != p->tokens->n)
         return err_set(e, TLM_EFORMAT, "tokenizer.ggml.token_type: found %llu entries, expected %llu",
                        (unsigned long long)p->types->n, (unsigned long long)p->tokens->n);
-    if (!p->level && (!p->scores || p->scores->n != p->tokens->n))
+    if (has_scores(p) && (!p->scores || p->scores->n != p->tokens->n))
         return err_set(e, TLM_EFORMAT, "tokenizer.ggml.scores: found %llu entries, expected %llu",
                        p->scores ? (unsigned long long)p->scores->n : 0, (unsigned long long)p->tokens->n);
-    if (p->level && !p->merges)
+    if (merges && !p->merges)
         return err_set(e, TLM_EFORMAT, "tokenizer.ggml.merges is missing");
     return TLM_OK;
 }
 
-static int type_of(const struct source *p, uint64_t id)
+static int type_of(const struct tok_source *p, uint64_t id)
 {
-    return p->types ? (int)load_u32((const char *)p->types->data + 4 * id) : PIECE_NORMAL;
+    return p->types ? (int)gguf_array_int(p->types, id) : PIECE_NORMAL;
 }
 
 /* Smaller is better; UINT32_MAX is never given out here. User-defined pieces
  * come first, as the converters drop their score. */
-static uint32_t order_of(const struct source *p, uint64_t id, int type)
+static uint32_t order_of(const struct tok_source *p, uint64_t id, int type)
 {
     if (type == PIECE_USER)
         return 0;
@@ -79,6 +63,28 @@ static uint32_t order_of(const struct source *p, uint64_t id, int type)
     uint32_t rising = bits & 0x80000000 ? ~bits : bits | 0x80000000;
     uint32_t order = ~rising;
     return order == 0 ? 1 : order == UINT32_MAX ? UINT32_MAX - 1 : order;
+}
+
+/* Scores by id, as the model kind uses them. */
+static enum tlm_status put_score(struct tlm_tokenizer *t, const struct tok_source *p, uint32_t id, int type,
+                                 struct tlm_error *e)
+{
+    struct tok_model *m = &t->model;
+    if (!has_scores(p))
+        return TLM_OK;
+    if (p->kind == SOURCE_SPM) {
+        m->order[id] = type == PIECE_NORMAL || type == PIECE_USER ? order_of(p, id, type) : UINT32_MAX;
+        return TLM_OK;
+    }
+    double score = (double)fp_from_bits(load_u32((const char *)p->scores->data + 4 * (uint64_t)id));
+    if (!isfinite(score))
+        return err_set(e, TLM_EFORMAT, "tokenizer.ggml.scores: token %u has no finite score", id);
+    if (p->kind == SOURCE_PLAMO) /* bytes are never pieces of a text */
+        score = type == PIECE_BYTE ? HUGE_VAL : -round(score * 1e4);
+    else if (type == PIECE_USER)
+        score = 0;
+    m->scores[id] = score;
+    return TLM_OK;
 }
 
 static bool all_spaces(struct gguf_str s)
@@ -89,26 +95,88 @@ static bool all_spaces(struct gguf_str s)
     return s.len > 1;
 }
 
-static enum tlm_status put_piece(struct tlm_tokenizer *t, const struct source *p, uint32_t id, struct buf *marks,
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* \t, \n, \r, \xhh, and any other character for itself. */
+static bool unescape(struct buf *out, struct gguf_str s)
+{
+    for (uint64_t i = 0; i < s.len; i++) {
+        char c = s.data[i];
+        if (c != '\\' || i + 1 == s.len) {
+            buf_add_char(out, c);
+            continue;
+        }
+        c = s.data[++i];
+        if (c == 'x') {
+            if (s.len - i < 3 || hex_digit(s.data[i + 1]) < 0 || hex_digit(s.data[i + 2]) < 0)
+                return false;
+            c = (char)(hex_digit(s.data[i + 1]) << 4 | hex_digit(s.data[i + 2]));
+            i += 2;
+        } else if (c == 't' || c == 'n' || c == 'r') {
+            c = c == 't' ? '\t' : c == 'n' ? '\n' : '\r';
+        }
+        buf_add_char(out, c);
+    }
+    return true;
+}
+
+/* The text as the model's own vocabulary has it, in work where it differs;
+ * *plain: it is an ordinary piece after all. */
+static enum tlm_status own_text(const struct tok_source *p, uint32_t id, int type, struct buf *work,
+                                struct gguf_str *text, bool *plain, struct tlm_error *e)
+{
+    buf_clear(work);
+    *plain = false;
+    if (p->kind == SOURCE_RWKV && type != PIECE_CONTROL) {
+        if (!unescape(work, *text))
+            return err_set(e, TLM_EFORMAT, "tokenizer.ggml.tokens: token %u has an invalid escape", id);
+    } else if (p->kind == SOURCE_BERT && type == PIECE_NORMAL) {
+        if (text->len >= 3 && !memcmp(text->data, MARK, 3)) {
+            text->data += 3;
+            text->len -= 3;
+            return TLM_OK;
+        }
+        buf_add_str(work, "##");
+        buf_add(work, text->data, text->len);
+    } else if ((p->kind == SOURCE_SPM || p->kind == SOURCE_MARKS) && type == PIECE_USER && all_spaces(*text)) {
+        *plain = true;
+        for (uint64_t i = 0; i < text->len; i++)
+            buf_add(work, MARK, 3);
+    } else {
+        return TLM_OK;
+    }
+    if (buf_check(work, e, "tokenizer.ggml.tokens") != TLM_OK)
+        return work->status;
+    *text = (struct gguf_str){buf_str(work), work->len};
+    return TLM_OK;
+}
+
+static enum tlm_status put_piece(struct tlm_tokenizer *t, const struct tok_source *p, uint32_t id, struct buf *work,
                                  struct tlm_error *e)
 {
     struct gguf_str text = p->tokens->strings[id];
     int type = type_of(p, id);
     uint8_t flags = 0;
-    bool added = false;
+    bool plain, special = type == PIECE_CONTROL || type == PIECE_UNKNOWN;
     switch (type) {
     case PIECE_NORMAL:
-    case PIECE_UNKNOWN:
     case PIECE_BYTE:
         flags = TOK_MODEL;
         break;
+    case PIECE_UNKNOWN:
+        flags = TOK_MODEL | TOK_ADDED | TOK_SPECIAL;
+        break;
     case PIECE_CONTROL:
         flags = TOK_ADDED | TOK_SPECIAL;
-        added = true;
         break;
     case PIECE_USER:
         flags = TOK_MODEL | TOK_ADDED;
-        added = true;
         break;
     case PIECE_UNUSED:
         flags = TOK_SILENT;
@@ -116,235 +184,166 @@ static enum tlm_status put_piece(struct tlm_tokenizer *t, const struct source *p
     default:
         return err_set(e, TLM_EUNSUPPORTED, "tokenizer.ggml.token_type: token %u has unknown type %d", id, type);
     }
-    if (!p->level) {
-        if (type == PIECE_UNKNOWN)
-            flags |= TOK_SPECIAL;
-        t->model.order[id] = type == PIECE_NORMAL || type == PIECE_USER ? order_of(p, id, type) : UINT32_MAX;
-    }
-    if (!p->level && type == PIECE_USER && all_spaces(text)) {
-        buf_clear(marks);
-        for (uint64_t i = 0; i < text.len; i++)
-            buf_add(marks, "\xe2\x96\x81", 3);
-        if (buf_check(marks, e, "tokenizer.ggml.tokens") != TLM_OK)
-            return marks->status;
-        text = (struct gguf_str){marks->data, marks->len};
+    enum tlm_status s = put_score(t, p, id, type, e);
+    if (s == TLM_OK)
+        s = own_text(p, id, type, work, &text, &plain, e);
+    if (s != TLM_OK)
+        return s;
+    bool added = (type == PIECE_USER && !plain) || special;
+    if (plain)
         flags = TOK_MODEL;
-        added = false;
-    }
     if (!text.len)
         flags &= (uint8_t)~TOK_MODEL;
     if ((flags & TOK_MODEL) && text.len > t->model.max_piece)
         t->model.max_piece = text.len > UINT32_MAX ? UINT32_MAX : (uint32_t)text.len;
-    enum tlm_status s = vocab_put(&t->vocab, id, text.len ? text.data : "", text.len, flags, e);
+    s = vocab_put_later(&t->vocab, id, text.len ? text.data : "", text.len, flags, e);
     if (s == TLM_OK && added && text.len && utf8_valid(text.data, text.len))
-        s = added_put(&t->added, (struct tok_added){.id = id, .special = type == PIECE_CONTROL}, e);
+        s = added_put(&t->added, (struct tok_added){.id = id, .special = special}, e);
     return s;
 }
 
-static enum tlm_status put_pieces(struct tlm_tokenizer *t, const struct source *p, struct tlm_error *e)
+static enum tlm_status put_pieces(struct tlm_tokenizer *t, const struct tok_source *p, struct tlm_error *e)
 {
-    size_t bytes = 0;
-    struct buf marks;
-    for (uint64_t i = 0; i < p->tokens->n; i++) {
+    size_t bytes = 0, n = p->tokens->n;
+    struct buf work;
+    for (uint64_t i = 0; i < n; i++) {
         if (p->tokens->strings[i].len > TOK_MAX_TEXT - bytes)
             return err_set(e, TLM_ELIMIT, "tokenizer.ggml.tokens: more than %zu bytes", TOK_MAX_TEXT);
         bytes += p->tokens->strings[i].len + 1;
     }
-    enum tlm_status s = vocab_reserve(&t->vocab, p->tokens->n, bytes, e);
-    if (s == TLM_OK && !p->level) {
-        t->model.order = mem_alloc_array(p->tokens->n, sizeof *t->model.order);
-        if (!t->model.order)
-            return err_nomem(e, p->tokens->n * sizeof *t->model.order);
-    }
-    buf_init(&marks, TOK_MAX_TEXT);
-    for (uint64_t i = 0; i < p->tokens->n && s == TLM_OK; i++)
-        s = put_piece(t, p, (uint32_t)i, &marks, e);
-    buf_deinit(&marks);
+    enum tlm_status s = vocab_reserve(&t->vocab, n, bytes, e);
+    if (s == TLM_OK && p->kind == SOURCE_SPM)
+        t->model.order = mem_alloc_array(n, sizeof *t->model.order);
+    else if (s == TLM_OK && has_scores(p))
+        t->model.scores = mem_new_array(n, sizeof *t->model.scores);
+    if (s == TLM_OK && has_scores(p) && !t->model.order && !t->model.scores)
+        return err_nomem(e, n * sizeof(double));
+    buf_init(&work, TOK_MAX_TEXT);
+    for (uint64_t i = 0; i < n && s == TLM_OK; i++)
+        s = put_piece(t, p, (uint32_t)i, &work, e);
+    vocab_flush(&t->vocab);
+    buf_deinit(&work);
     return s;
 }
 
-static enum tlm_status put_merges(struct tlm_tokenizer *t, const struct source *p, struct tlm_error *e)
+static enum tlm_status put_merges(struct tlm_tokenizer *t, const struct tok_source *p, struct tlm_error *e)
 {
+    struct bpe_batch batch;
     enum tlm_status s = bpe_reserve(t, p->merges->n, e);
+    bpe_batch_init(&batch);
     for (uint64_t i = 0; i < p->merges->n && s == TLM_OK; i++) {
         struct gguf_str m = p->merges->strings[i];
         /* A left part may begin with a space of its own. */
         const char *space = m.len > 1 ? memchr(m.data + 1, ' ', m.len - 1) : NULL;
-        if (!space)
-            return err_set(e, TLM_EFORMAT, "tokenizer.ggml.merges: entry %llu is not two texts with a space between",
-                           (unsigned long long)i);
-        size_t n = (size_t)(space - m.data);
-        s = bpe_add_merge(t, m.data, n, space + 1, m.len - n - 1, e);
+        size_t n = space ? (size_t)(space - m.data) : 0;
+        if (space)
+            s = bpe_batch_add(t, &batch, m.data, n, e);
+        else
+            s = err_set(e, TLM_EFORMAT, "tokenizer.ggml.merges: entry %llu is not two texts with a space between",
+                        (unsigned long long)i);
+        if (s == TLM_OK)
+            s = bpe_batch_add(t, &batch, space + 1, m.len - n - 1, e);
     }
+    if (s == TLM_OK)
+        s = bpe_batch_flush(t, &batch, e);
+    bpe_batch_deinit(&batch);
     return s;
 }
 
-/* ---- the parts around the model ---- */
-
-static enum tlm_status add_norm(struct tlm_tokenizer *t, enum norm_kind kind, const char *from, const char *to,
-                                struct tlm_error *e)
+static enum tlm_status read_id(const struct tlm_tokenizer *t, const struct tok_source *p, const char *key, int64_t id,
+                               int32_t *out, struct tlm_error *e)
 {
-    struct tok_norm *p = norm_push(&t->norms);
-    if (!p)
-        return err_nomem(e, sizeof *p);
-    p->kind = kind;
-    if (from) {
-        p->pattern.text = mem_strdup(from);
-        p->pattern.n = strlen(from);
-    }
-    if (to) {
-        p->content = mem_strdup(to);
-        p->content_n = strlen(to);
-    }
-    return (from && !p->pattern.text) || (to && !p->content) ? err_nomem(e, 0) : TLM_OK;
+    /* -1 stands for none in some files. */
+    enum tlm_status s = gguf_int(p->g, key, -1, (int64_t)UINT32_MAX, &id, e);
+    if (s == TLM_OK && id >= (int64_t)t->vocab.n && id != (int64_t)UINT32_MAX && gguf_find(p->g, key))
+        s = err_set(e, TLM_EFORMAT, "%s: found %lld, expected less than %u", key, (long long)id, t->vocab.n);
+    *out = id < (int64_t)t->vocab.n ? (int32_t)id : -1;
+    return s;
 }
 
-static enum tlm_status add_decoder(struct tlm_tokenizer *t, enum decoder_kind kind, const char *from, const char *to,
-                                   struct tlm_error *e)
+/* Special ids, with those that hold for the kind where the file has none. */
+static enum tlm_status read_ids(struct tlm_tokenizer *t, const struct tok_source *p, struct tlm_error *e)
 {
-    struct tok_decoder *p = decoder_push(&t->decoders);
-    if (!p)
-        return err_nomem(e, sizeof *p);
-    p->kind = kind;
-    if (from) {
-        p->pattern.text = mem_strdup(from);
-        p->pattern.n = strlen(from);
-    }
-    if (to) {
-        p->content = mem_strdup(to);
-        p->content_n = strlen(to);
-        p->start = 1;
-    }
-    return (from && !p->pattern.text) || (to && !p->content) ? err_nomem(e, 0) : TLM_OK;
-}
-
-static enum tlm_status find_pre(const struct gguf *g, const struct pre_row **out, struct tlm_error *e)
-{
-    struct gguf_str pre = {NULL, 0};
-    if (gguf_string(g, "tokenizer.ggml.pre", &pre, e) != TLM_OK)
-        return TLM_EFORMAT;
-    if (!pre.data) {
-        log_warn("%s: tokenizer.ggml.pre is missing; \"default\" is a guess", g->path ? g->path : "GGUF");
-        pre = (struct gguf_str){"default", 7};
-    }
-    for (size_t i = 0; i < sizeof pre_rows / sizeof *pre_rows; i++)
-        if (str_is(pre, pre_rows[i].name)) {
-            *out = &pre_rows[i];
-            return TLM_OK;
-        }
-    return err_set(e, TLM_EUNSUPPORTED, "tokenizer.ggml.pre: unknown \"%.*s\"", pre.len > 100 ? 100 : (int)pre.len,
-                   pre.data);
-}
-
-static enum tlm_status setup_level(struct tlm_tokenizer *t, const struct source *p, bool *bos, struct tlm_error *e)
-{
-    const struct pre_row *pre = NULL;
-    bool space = false;
-    enum tlm_status s = find_pre(p->g, &pre, e);
+    static const struct {
+        int8_t bos, eos, unk, sep, pad;
+    } usual[] = {
+        [SOURCE_LEVEL] = {-1, -1, -1, -1, -1}, [SOURCE_MARKS] = {-1, -1, -1, -1, -1},
+        [SOURCE_SPM] = {1, 2, 0, -1, -1},      [SOURCE_BERT] = {101, -1, 100, 102, 0},
+        [SOURCE_UNIGRAM] = {-1, 1, 2, -1, 0},  [SOURCE_RWKV] = {-1, -1, -1, -1, -1},
+        [SOURCE_PLAMO] = {1, 2, 0, -1, 3},
+    };
+    int32_t cls, sep;
+    enum tlm_status s = read_id(t, p, "tokenizer.ggml.cls_token_id", usual[p->kind].bos, &cls, e);
     if (s == TLM_OK)
-        s = gguf_bool(p->g, "tokenizer.ggml.add_space_prefix", &space, e);
+        s = read_id(t, p, "tokenizer.ggml.bos_token_id", p->kind == SOURCE_BERT ? cls : usual[p->kind].bos, &t->bos, e);
+    if (s == TLM_OK)
+        s = read_id(t, p, "tokenizer.ggml.eos_token_id", usual[p->kind].eos, &t->eos, e);
+    if (s == TLM_OK)
+        s = read_id(t, p, "tokenizer.ggml.unknown_token_id", usual[p->kind].unk, &t->unk, e);
+    if (s == TLM_OK)
+        s = read_id(t, p, "tokenizer.ggml.seperator_token_id", usual[p->kind].sep, &sep, e);
+    if (s == TLM_OK)
+        s = read_id(t, p, "tokenizer.ggml.padding_token_id", usual[p->kind].pad, &t->pad, e);
     if (s != TLM_OK)
         return s;
-    *bos = pre->flags & PRE_BOS;
-    t->model.kind = MODEL_BPE;
-    t->model.ignore_merges = pre->flags & PRE_WHOLE;
-    if (pre->flags & PRE_NFC)
-        s = add_norm(t, NORM_NFC, NULL, NULL, e);
-    struct tok_pretok *step;
-    for (int i = 0; s == TLM_OK && i < PRE_REGEXES && pre->regex[i]; i++) {
-        step = pretok_push(&t->pretoks);
-        if (!step)
-            return err_nomem(e, sizeof *step);
-        step->kind = PRETOK_SPLIT;
-        s = regex_new(pre->regex[i], strlen(pre->regex[i]), &step->pattern.regex, e);
-    }
-    step = s == TLM_OK ? pretok_push(&t->pretoks) : NULL;
-    if (s == TLM_OK && !step)
-        return err_nomem(e, sizeof *step);
-    if (step) {
-        step->kind = PRETOK_BYTE_LEVEL;
-        s = add_decoder(t, DECODER_BYTE_LEVEL, NULL, NULL, e);
-    }
-    if (s == TLM_OK && space)
-        return err_set(e, TLM_EUNSUPPORTED, "tokenizer.ggml.add_space_prefix: true with a byte-level model");
-    return s;
+    if (p->kind != SOURCE_LEVEL)
+        t->model.unk = t->unk;
+    if ((p->add_bos && t->bos < 0 && gguf_find(p->g, "tokenizer.ggml.add_bos_token")) ||
+        (p->add_eos && t->eos < 0 && gguf_find(p->g, "tokenizer.ggml.add_eos_token")))
+        log_warn("%s: the file says to add a token at the start or end and does not say which", p->g->path);
+    /* A separator ends what has no other end; elsewhere it stands between texts. */
+    int32_t end = p->kind == SOURCE_BERT && p->add_sep ? sep : p->add_eos ? t->eos : -1;
+    return template_set(&t->post, p->add_bos ? t->bos : -1, end, e);
 }
 
-static enum tlm_status setup_spm(struct tlm_tokenizer *t, const struct source *p, struct tlm_error *e)
+static bool has_part(struct gguf_str s, const char *part)
 {
-    bool space = true;
-    struct gguf_str pre = {"default", 7};
-    enum tlm_status s = gguf_bool(p->g, "tokenizer.ggml.add_space_prefix", &space, e);
+    size_t n = strlen(part);
+    for (uint64_t i = 0; i + n <= s.len; i++) {
+        size_t k = 0;
+        while (k < n && (s.data[i + k] == part[k] || (s.data[i + k] | 32) == part[k]))
+            k++;
+        if (k == n)
+            return true;
+    }
+    return false;
+}
+
+/* The files do not say which tokens take the white space beside them. */
+static enum tlm_status set_strip(struct tlm_tokenizer *t, const struct tok_source *p, struct tlm_error *e)
+{
+    struct gguf_str name = {"", 0}, pre = {"", 0};
+    enum tlm_status s = gguf_string(p->g, "general.name", &name, e);
     if (s == TLM_OK)
         s = gguf_string(p->g, "tokenizer.ggml.pre", &pre, e);
-    if (s == TLM_OK && !str_is(pre, "default"))
-        s = err_set(e, TLM_EUNSUPPORTED, "tokenizer.ggml.pre: unknown \"%.*s\" for the model \"llama\"",
-                    pre.len > 100 ? 100 : (int)pre.len, pre.data);
-    t->model.kind = MODEL_SPM;
-    t->model.byte_fallback = t->model.fuse_unk = true;
-    if (s == TLM_OK && space)
-        s = add_norm(t, NORM_PREPEND, NULL, "\xe2\x96\x81", e);
-    if (s == TLM_OK)
-        s = add_norm(t, NORM_REPLACE, " ", "\xe2\x96\x81", e);
-    if (s == TLM_OK)
-        s = add_decoder(t, DECODER_REPLACE, "\xe2\x96\x81", " ", e);
-    if (s == TLM_OK)
-        s = add_decoder(t, DECODER_BYTE_FALLBACK, NULL, NULL, e);
-    if (s == TLM_OK)
-        s = add_decoder(t, DECODER_FUSE, NULL, NULL, e);
-    return s == TLM_OK && space ? add_decoder(t, DECODER_STRIP, NULL, " ", e) : s;
-}
-
-static enum tlm_status read_ids(struct tlm_tokenizer *t, const struct source *p, bool add_bos, struct tlm_error *e)
-{
-    static const char *const keys[] = {"bos", "eos", "unknown", "padding"};
-    int32_t *out[] = {&t->bos, &t->eos, &t->unk, &t->pad};
-    bool add_eos = false;
-    enum tlm_status s = TLM_OK;
-    for (int k = 0; k < 4 && s == TLM_OK; k++) {
-        char key[64];
-        int64_t id = p->level || k == 3 ? -1 : (k + 1) % 3; /* llama: unk 0, bos 1, eos 2 */
-        memcpy(key, "tokenizer.ggml.", 16);
-        strncat(key, keys[k], 16);
-        strncat(key, "_token_id", 10);
-        /* -1 stands for none in some files. */
-        s = gguf_int(p->g, key, -1, (int64_t)UINT32_MAX, &id, e);
-        if (s == TLM_OK && id >= (int64_t)t->vocab.n && id != (int64_t)UINT32_MAX && gguf_find(p->g, key))
-            s = err_set(e, TLM_EFORMAT, "%s: found %lld, expected less than %u", key, (long long)id, t->vocab.n);
-        *out[k] = id < (int64_t)t->vocab.n ? (int32_t)id : -1;
+    bool phi = has_part(name, "phi-3") || has_part(name, "phi3");
+    bool roberta = p->kind == SOURCE_UNIGRAM || has_part(pre, "jina-v") || has_part(pre, "roberta");
+    bool modern = has_part(pre, "modern-bert");
+    for (uint32_t i = 0; i < t->added.n && (phi || roberta || modern); i++) {
+        struct tok_added *a = &t->added.list[i];
+        const char *text = vocab_text(&t->vocab, a->id);
+        if ((roberta && !strcmp(text, "<mask>")) || (modern && !strcmp(text, "[MASK]")))
+            a->lstrip = true;
+        if (phi && strcmp(text, "<unk>") != 0 && strcmp(text, "<s>") != 0 && strcmp(text, "<|endoftext|>") != 0)
+            a->rstrip = true;
     }
-    if (s == TLM_OK)
-        s = gguf_bool(p->g, "tokenizer.ggml.add_bos_token", &add_bos, e);
-    if (s == TLM_OK)
-        s = gguf_bool(p->g, "tokenizer.ggml.add_eos_token", &add_eos, e);
-    if (!p->level)
-        t->model.unk = t->unk;
-    return s == TLM_OK ? template_set(&t->post, add_bos ? t->bos : -1, add_eos ? t->eos : -1, e) : s;
+    return s;
 }
 
 static enum tlm_status build(struct tlm_tokenizer *t, const struct gguf *g, struct tlm_error *e)
 {
-    struct source p = {.g = g};
-    struct gguf_str model = {"", 0};
-    bool bos = true;
-    enum tlm_status s = gguf_string(g, "tokenizer.ggml.model", &model, e);
-    if (s != TLM_OK)
-        return s;
-    if (!model.len)
-        return err_set(e, TLM_ENOTFOUND, "tokenizer.ggml.model is missing: the file has no tokenizer");
-    p.level = str_is(model, "gpt2");
-    if (!p.level && !str_is(model, "llama"))
-        return err_set(e, TLM_EUNSUPPORTED, "tokenizer.ggml.model: unknown \"%.*s\"",
-                       model.len > 100 ? 100 : (int)model.len, model.data);
-    s = read_arrays(&p, e);
+    struct tok_source p = {.g = g};
+    enum tlm_status s = gguf_setup(t, &p, e);
     if (s == TLM_OK)
-        s = p.level ? setup_level(t, &p, &bos, e) : setup_spm(t, &p, e);
+        s = read_arrays(&p, e);
     if (s == TLM_OK)
         s = put_pieces(t, &p, e);
-    if (s == TLM_OK && p.level)
+    if (s == TLM_OK && p.merges)
         s = put_merges(t, &p, e);
     if (s == TLM_OK)
-        s = read_ids(t, &p, bos, e);
+        s = read_ids(t, &p, e);
+    if (s == TLM_OK)
+        s = set_strip(t, &p, e);
     return s == TLM_OK ? tokenizer_finish(t, e) : s;
 }
 

@@ -48,6 +48,8 @@ struct tok_slot {
     uint32_t hash, id_plus_1; /* 0: empty */
 };
 
+enum { VOCAB_LATER = 64 };
+
 struct tok_vocab {
     char *blob;
     size_t blob_len, blob_cap;
@@ -57,6 +59,8 @@ struct tok_vocab {
     struct tok_slot *slots; /* of the model's tokens */
     uint32_t mask, used;
     bool repeats; /* a text stood twice */
+    struct tok_slot later[VOCAB_LATER];
+    uint32_t n_later; /* see vocab_put_later */
 };
 
 enum tlm_status vocab_reserve(struct tok_vocab *v, size_t ids, size_t bytes, struct tlm_error *e);
@@ -64,7 +68,14 @@ enum tlm_status vocab_reserve(struct tok_vocab *v, size_t ids, size_t bytes, str
  * already then means the new id. */
 enum tlm_status vocab_put(struct tok_vocab *v, uint32_t id, const char *s, size_t n, uint8_t flags,
                           struct tlm_error *e);
+/* For many in a row: the table is filled in groups, so that its cache misses
+ * overlap. Nothing is found before vocab_flush. */
+enum tlm_status vocab_put_later(struct tok_vocab *v, uint32_t id, const char *s, size_t n, uint8_t flags,
+                                struct tlm_error *e);
+void vocab_flush(struct tok_vocab *v);
 int32_t vocab_find(const struct tok_vocab *v, const char *s, size_t n); /* among the model's, or -1 */
+/* The same for n texts that stand one after the other, lengths in len. */
+void vocab_find_many(const struct tok_vocab *v, const char *s, const uint32_t *len, uint32_t n, int32_t *ids);
 void vocab_deinit(struct tok_vocab *v);
 
 static inline const char *vocab_text(const struct tok_vocab *v, uint32_t id)
@@ -105,6 +116,18 @@ enum tlm_status added_put(struct tok_added_list *a, struct tok_added token, stru
 struct tlm_tokenizer;
 enum tlm_status added_build(struct tlm_tokenizer *t, struct tlm_error *e);
 void added_deinit(struct tok_added_list *a);
+/* Sorts the keys. */
+void matcher_index(struct tok_matcher *m);
+void matcher_deinit(struct tok_matcher *m);
+/* Longest key that s begins with, or NULL. */
+const struct tok_match_key *matcher_longest(const struct tok_matcher *m, const char *s, size_t n);
+/* The shortest key that s begins with and that is longer than the one before;
+ * *p starts as {0}. */
+struct tok_match_place {
+    uint32_t lo, hi, depth;
+};
+const struct tok_match_key *matcher_next(const struct tok_matcher *m, struct tok_match_place *p, const char *s,
+                                         size_t n);
 
 struct tok_cut {
     size_t start, end;
@@ -189,6 +212,9 @@ enum tlm_status norm_run(const struct tok_norms *l, struct tok_regex_work *w, co
                          struct buf *a, struct buf *b, struct tlm_error *e);
 
 enum tlm_status charsmap_new(const char *base64, struct tok_charsmap **out, struct tlm_error *e);
+/* Into out, which has room for 3/4 of n; SIZE_MAX when it is not base64. */
+size_t base64_decode(char *out, const char *s, size_t n);
+enum tlm_status charsmap_new_raw(const char *blob, size_t n, struct tok_charsmap **out, struct tlm_error *e);
 void charsmap_free(struct tok_charsmap *m);
 enum tlm_status charsmap_add(const struct tok_charsmap *m, struct buf *out, const char *s, size_t n);
 
@@ -204,7 +230,10 @@ enum pretok_kind {
     PRETOK_WHITESPACE_SPLIT,
     PRETOK_BERT,
     PRETOK_DELIMITER,
-    PRETOK_FIXED_LENGTH
+    PRETOK_FIXED_LENGTH,
+    PRETOK_SCRIPTS,
+    PRETOK_THOUSANDS, /* decimal digits before the end of a word in threes from the right */
+    PRETOK_THREES     /* cuts before every group of three, counted from the right */
 };
 
 enum pretok_behavior {
@@ -256,7 +285,15 @@ enum tlm_status byte_level_add(struct buf *out, const char *s, size_t n);
 
 /* ---- models ---- */
 
-enum model_kind { MODEL_BPE, MODEL_SPM, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL };
+enum model_kind {
+    MODEL_BPE,
+    MODEL_SPM,
+    MODEL_UNIGRAM,
+    MODEL_WORDPIECE,
+    MODEL_WORDLEVEL,
+    MODEL_LONGEST, /* RWKV: the longest token from the left, of bytes */
+    MODEL_CHEAPEST /* PLaMo 2: the segmentation with the lowest sum of costs */
+};
 
 struct bpe_pair {
     uint32_t left, right, id; /* of the result */
@@ -265,6 +302,8 @@ struct bpe_pair {
 struct tok_model {
     enum model_kind kind;
     bool byte_fallback, fuse_unk, ignore_merges;
+    bool leftmost;         /* SPM: of equal results the leftmost, whatever its parts */
+    bool shorter_left;     /* SPM: of equal results that with the shorter left part */
     int32_t unk;           /* -1: none */
     char *prefix, *suffix; /* of continued and last pieces; NULL: none */
     size_t prefix_n, suffix_n;
@@ -287,6 +326,7 @@ struct tok_model {
     double min_score;
     uint32_t max_piece;
     uint32_t max_chars;
+    struct tok_matcher pieces; /* longest, cheapest: all pieces; added is the id */
 };
 
 void model_deinit(struct tok_model *m);
@@ -409,17 +449,51 @@ enum tlm_status model_run(struct encoder *x, const char *text, bool level);
 enum tlm_status bpe_word(struct encoder *x, const char *s, size_t n, bool level);
 enum tlm_status unigram_word(struct encoder *x, const char *s, size_t n);
 enum tlm_status wordpiece_word(struct encoder *x, const char *s, size_t n);
+enum tlm_status longest_word(struct encoder *x, const char *s, size_t n);
+enum tlm_status cheapest_word(struct encoder *x, const char *s, size_t n);
+/* Builds tok_model.pieces. */
+enum tlm_status pieces_build(struct tlm_tokenizer *t, struct tlm_error *e);
 
-/* Merges that a reader passes in the order of their rank. */
+/* Merges that a reader passes in the order of their rank, left and right part
+ * in turn; they are worked off in groups, the last by bpe_batch_flush. */
+enum { BPE_BATCH = 64 };
+
+struct bpe_batch {
+    struct buf text; /* all parts, one after the other */
+    uint32_t len[2 * BPE_BATCH], n;
+};
+
 enum tlm_status bpe_reserve(struct tlm_tokenizer *t, size_t merges, struct tlm_error *e);
-enum tlm_status bpe_add_merge(struct tlm_tokenizer *t, const char *l, size_t ln, const char *r, size_t rn,
+void bpe_batch_init(struct bpe_batch *b);
+enum tlm_status bpe_batch_add(struct tlm_tokenizer *t, struct bpe_batch *b, const char *part, size_t n,
                               struct tlm_error *e);
+enum tlm_status bpe_batch_flush(struct tlm_tokenizer *t, struct bpe_batch *b, struct tlm_error *e);
+void bpe_batch_deinit(struct bpe_batch *b);
 /* Tables that depend on the vocabulary alone. */
 enum tlm_status bpe_finish(struct tlm_tokenizer *t, struct tlm_error *e);
 
 /* Grows an array to hold n elements of size bytes; *cap in elements. */
 enum tlm_status tok_grow(void *array, size_t *cap, size_t n, size_t size, struct tlm_error *e);
 
+/* The files beside a vocabulary (tokenizer_dir.c): tokens and special ids. */
+struct tok_beside {
+    const char *class;           /* tokenizer_class, or NULL */
+    cJSON *config, *map, *added; /* tokenizer_config.json, special_tokens_map.json, added_tokens.json; NULL: none */
+};
+
+/* Puts a token of a file's list of added tokens; the vocabulary's own id wins. */
+enum tlm_status tokenizer_put_added(struct tlm_tokenizer *t, struct tok_added a, const char *s, size_t n,
+                                    struct tlm_error *e);
+enum tlm_status tokenizer_read_json_file(struct tlm_tokenizer *t, const char *path, struct tlm_error *e);
+/* A tiktoken file: "base64 rank" a line; what stands around it by the class
+ * that the configuration names. *limit: ids below it that have no token are reserved. */
+enum tlm_status tokenizer_read_tiktoken(struct tlm_tokenizer *t, const char *path, const char *class, uint32_t *limit,
+                                        struct tlm_error *e);
+/* The first regex of a row of tokenizer_pre.def. */
+const char *tok_pre_regex(const char *name);
+/* A SentencePiece model; legacy: what the configuration says, or NULL. */
+enum tlm_status tokenizer_read_spm(struct tlm_tokenizer *t, const char *path, const char *class, const bool *legacy,
+                                   struct tlm_error *e);
 /* tokenizer_json.c */
 enum tlm_status tokenizer_read_json(struct tlm_tokenizer *t, const char *text, size_t n, const char *where,
                                     struct tlm_error *e);

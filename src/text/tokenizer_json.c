@@ -1,4 +1,4 @@
-/* tokenizer.json, and the files beside it in a model directory. The large
+/* tokenizer.json; the files beside it: tokenizer_dir.c. The large
  * parts (vocabulary, merges, added tokens) are read as a stream; the small
  * ones (normalizer, pre-tokenizer, …) through cJSON.
  *
@@ -14,7 +14,6 @@
 #include "text/tokenizer_impl.h"
 
 #define MAX_FILE ((size_t)1 << 30)
-#define MAX_SMALL ((size_t)64 << 20)
 
 struct section {
     const char *key;
@@ -76,8 +75,8 @@ static enum tlm_status small_part(const struct json_stream *whole, struct json_t
 
 /* ---- added tokens ---- */
 
-static enum tlm_status put_added(struct tlm_tokenizer *t, struct tok_added a, const char *s, size_t n,
-                                 struct tlm_error *e)
+enum tlm_status tokenizer_put_added(struct tlm_tokenizer *t, struct tok_added a, const char *s, size_t n,
+                                    struct tlm_error *e)
 {
     int32_t have = vocab_find(&t->vocab, s, n);
     if (have >= 0) /* the model's own id wins, as in the original */
@@ -139,7 +138,7 @@ static enum tlm_status read_added_token(struct tlm_tokenizer *t, struct json_str
     if (s == TLM_OK)
         s = buf_check(&content, j->e, "added_tokens");
     if (s == TLM_OK && content.len)
-        s = put_added(t, a, content.data, content.len, j->e);
+        s = tokenizer_put_added(t, a, content.data, content.len, j->e);
     buf_deinit(&content);
     return s;
 }
@@ -187,7 +186,7 @@ static enum tlm_status read_vocab_object(struct tlm_tokenizer *t, struct json_st
             json_fail(j, "a token id out of range");
             break;
         }
-        s = vocab_put(&t->vocab, (uint32_t)id, key.s, key.n, TOK_MODEL, j->e);
+        s = vocab_put_later(&t->vocab, (uint32_t)id, key.s, key.n, TOK_MODEL, j->e);
     }
     return s == TLM_OK ? j->status : s;
 }
@@ -204,7 +203,7 @@ static enum tlm_status read_vocab_array(struct tlm_tokenizer *t, struct json_str
         double score = 0;
         if (!json_enter(j, '[') || !json_next(j) || !json_text_get(j, &text))
             break;
-        s = vocab_put(&t->vocab, id, text.s, text.n, TOK_MODEL, j->e);
+        s = vocab_put_later(&t->vocab, id, text.s, text.n, TOK_MODEL, j->e);
         if (s == TLM_OK)
             s = tok_grow(&t->model.scores, &cap, (size_t)id + 1, sizeof(double), j->e);
         if (s != TLM_OK || !json_next(j) || !json_double_get(j, &score))
@@ -218,54 +217,54 @@ static enum tlm_status read_vocab_array(struct tlm_tokenizer *t, struct json_str
     return s == TLM_OK ? j->status : s;
 }
 
+/* One merge: "left right" or ["left", "right"]. */
+static enum tlm_status read_merge(struct tlm_tokenizer *t, struct json_stream *j, struct bpe_batch *batch)
+{
+    struct json_text a;
+    if (json_peek(j) == '"') {
+        if (!json_text_get(j, &a))
+            return j->status;
+        const char *space = memchr(a.s, ' ', a.n);
+        if (!space || memchr(space + 1, ' ', a.n - (size_t)(space - a.s) - 1))
+            return json_fail(j, "a merge that is not two texts with a space between");
+        size_t n = (size_t)(space - a.s);
+        enum tlm_status s = bpe_batch_add(t, batch, a.s, n, j->e);
+        return s == TLM_OK ? bpe_batch_add(t, batch, space + 1, a.n - n - 1, j->e) : s;
+    }
+    if (!json_enter(j, '['))
+        return j->status;
+    for (int part = 0; part < 2; part++) {
+        if (!json_next(j) || !json_text_get(j, &a))
+            return json_fail(j, "a merge that is not two texts");
+        enum tlm_status s = bpe_batch_add(t, batch, a.s, a.n, j->e);
+        if (s != TLM_OK)
+            return s;
+    }
+    if (json_next(j))
+        return json_fail(j, "a merge that is not two texts");
+    return j->status;
+}
+
 static enum tlm_status read_merges(struct tlm_tokenizer *t, const struct json_stream *whole, struct json_text span)
 {
     struct json_stream j;
-    struct json_text a, b;
-    struct buf left;
-    enum tlm_status s = TLM_OK;
+    struct bpe_batch batch;
     if (!span.s)
         return err_set(whole->e, TLM_EFORMAT, "%s: model.merges is missing", whole->where);
     open_span(&j, whole, span);
-    buf_init(&left, TOK_MAX_TEXT);
+    bpe_batch_init(&batch);
     json_enter(&j, '[');
     /* Two texts or one for a merge; a wrong guess only costs. */
     bool pairs = j.p < j.end && memchr(j.p, '[', (size_t)(j.end - j.p) < 16 ? (size_t)(j.end - j.p) : 16);
-    s = bpe_reserve(t, count_quotes(j.p, j.end) / (pairs ? 4 : 2), j.e);
-    while (s == TLM_OK && json_next(&j)) {
-        if (json_peek(&j) == '"') { /* "left right" */
-            if (!json_text_get(&j, &a))
-                break;
-            const char *space = memchr(a.s, ' ', a.n);
-            if (!space || memchr(space + 1, ' ', a.n - (size_t)(space - a.s) - 1)) {
-                json_fail(&j, "a merge that is not two texts with a space between");
-                break;
-            }
-            size_t n = (size_t)(space - a.s);
-            s = bpe_add_merge(t, a.s, n, space + 1, a.n - n - 1, j.e);
-            continue;
-        }
-        if (!json_enter(&j, '[') || !json_next(&j) || !json_text_get(&j, &a))
-            break;
-        if (a.s == j.text.data) { /* the next string would overwrite it */
-            buf_clear(&left);
-            if (buf_add(&left, a.s, a.n) != TLM_OK) {
-                s = buf_check(&left, j.e, "merges");
-                break;
-            }
-            a.s = buf_str(&left);
-        }
-        if (!json_next(&j) || !json_text_get(&j, &b) || json_next(&j)) {
-            json_fail(&j, "a merge that is not two texts");
-            break;
-        }
-        if (j.status == TLM_OK)
-            s = bpe_add_merge(t, a.s, a.n, b.s, b.n, j.e);
-    }
+    enum tlm_status s = bpe_reserve(t, count_quotes(j.p, j.end) / (pairs ? 4 : 2), j.e);
+    while (s == TLM_OK && json_next(&j))
+        s = read_merge(t, &j, &batch);
     if (s == TLM_OK)
         s = j.status;
+    if (s == TLM_OK)
+        s = bpe_batch_flush(t, &batch, j.e);
     json_stream_deinit(&j);
-    buf_deinit(&left);
+    bpe_batch_deinit(&batch);
     return s;
 }
 
@@ -418,6 +417,7 @@ static enum tlm_status read_model(struct tlm_tokenizer *t, const struct json_str
     open_span(&j, whole, k[KEY_VOCAB].span);
     s = m->kind == MODEL_UNIGRAM ? read_vocab_array(t, &j) : read_vocab_object(t, &j);
     json_stream_deinit(&j);
+    vocab_flush(&t->vocab);
     if (s == TLM_OK && m->kind == MODEL_BPE)
         s = read_merges(t, whole, k[KEY_MERGES].span);
     return s == TLM_OK ? read_unk(t, whole, k) : s;
@@ -490,7 +490,7 @@ enum tlm_status tokenizer_read_json(struct tlm_tokenizer *t, const char *text, s
     return s;
 }
 
-static enum tlm_status read_file(struct tlm_tokenizer *t, const char *path, struct tlm_error *e)
+enum tlm_status tokenizer_read_json_file(struct tlm_tokenizer *t, const char *path, struct tlm_error *e)
 {
     struct file_map m;
     enum tlm_status s = file_map_open(&m, path, e);
@@ -501,147 +501,5 @@ static enum tlm_status read_file(struct tlm_tokenizer *t, const char *path, stru
     else
         s = tokenizer_read_json(t, (const char *)m.data, m.size, path, e);
     file_map_close(&m);
-    return s;
-}
-
-/* ---- tokenizer_config.json, special_tokens_map.json ---- */
-
-/* A token given by its text or by an object with its content; -1 if absent or
- * unknown to the tokenizer. */
-static enum tlm_status named_token(const struct tlm_tokenizer *t, const cJSON *config, const char *key, int32_t *out,
-                                   struct tlm_error *e)
-{
-    const cJSON *v = json_get(config, key);
-    const char *text = NULL;
-    if (cJSON_IsObject(v)) {
-        if (json_str(v, "content", &text, e) != TLM_OK)
-            return TLM_EFORMAT;
-    } else if (json_str(config, key, &text, e) != TLM_OK) {
-        return TLM_EFORMAT;
-    }
-    if (text)
-        *out = tokenizer_find(t, text, strlen(text));
-    return TLM_OK;
-}
-
-static enum tlm_status read_named(struct tlm_tokenizer *t, const cJSON *config, struct tlm_error *e)
-{
-    static const char *const keys[] = {"bos_token", "eos_token", "unk_token", "pad_token"};
-    int32_t *ids[] = {&t->bos, &t->eos, &t->unk, &t->pad};
-    enum tlm_status s = TLM_OK;
-    for (int k = 0; k < 4 && s == TLM_OK; k++)
-        s = named_token(t, config, keys[k], ids[k], e);
-    return s;
-}
-
-/* Tokens that only the configuration knows: {"32000": {"content": …}, …}. */
-static enum tlm_status read_added_decoder(struct tlm_tokenizer *t, const cJSON *config, struct tlm_error *e)
-{
-    const cJSON *list = json_get(config, "added_tokens_decoder");
-    enum tlm_status s = TLM_OK;
-    for (const cJSON *v = cJSON_IsObject(list) ? list->child : NULL; v && s == TLM_OK; v = v->next) {
-        char *end;
-        long id = strtol(v->string, &end, 10);
-        const char *text = NULL;
-        struct tok_added a = {.id = (uint32_t)id, .normalized = true};
-        if (*end || end == v->string || id < 0 || id >= TOK_MAX_ID)
-            return err_set(e, TLM_EFORMAT, "added_tokens_decoder: \"%.40s\" is no token id", v->string);
-        if (json_str(v, "content", &text, e) != TLM_OK || json_bool(v, "single_word", &a.single_word, e) != TLM_OK ||
-            json_bool(v, "lstrip", &a.lstrip, e) != TLM_OK || json_bool(v, "rstrip", &a.rstrip, e) != TLM_OK ||
-            json_bool(v, "special", &a.special, e) != TLM_OK)
-            return TLM_EFORMAT;
-        a.normalized = !a.special;
-        if (json_bool(v, "normalized", &a.normalized, e) != TLM_OK)
-            return TLM_EFORMAT;
-        if (!text || !*text)
-            continue;
-        bool known = false;
-        for (uint32_t i = 0; i < t->added.n && !known; i++) {
-            struct tok_piece p = t->vocab.piece[t->added.list[i].id];
-            known = p.len == strlen(text) && !memcmp(t->vocab.blob + p.off, text, p.len);
-        }
-        if (!known)
-            s = put_added(t, a, text, strlen(text), e);
-    }
-    return s;
-}
-
-/* An explicit add_bos_token or add_eos_token replaces the post-processor. */
-static enum tlm_status read_config(struct tlm_tokenizer *t, const cJSON *config, bool *explicit_bos, bool *add_bos,
-                                   bool *add_eos, struct tlm_error *e)
-{
-    *explicit_bos = json_get(config, "add_bos_token") || json_get(config, "add_eos_token");
-    if (json_bool(config, "add_bos_token", add_bos, e) != TLM_OK ||
-        json_bool(config, "add_eos_token", add_eos, e) != TLM_OK)
-        return TLM_EFORMAT;
-    enum tlm_status s = read_added_decoder(t, config, e);
-    return s == TLM_OK ? read_named(t, config, e) : s;
-}
-
-static enum tlm_status read_beside(struct tlm_tokenizer *t, const char *dir, struct tlm_error *e)
-{
-    static const char *const names[] = {"special_tokens_map.json", "tokenizer_config.json"};
-    bool replace = false, add_bos = false, add_eos = false;
-    enum tlm_status s = TLM_OK;
-    for (int k = 0; k < 2 && s == TLM_OK; k++) {
-        cJSON *config = NULL;
-        char *path = path_join(dir, names[k]);
-        if (!path)
-            return err_nomem(e, 0);
-        if (file_exists(path)) {
-            s = json_load(path, MAX_SMALL, &config, e);
-            if (s == TLM_OK) {
-                s = k ? read_config(t, config, &replace, &add_bos, &add_eos, e) : read_named(t, config, e);
-                if (s != TLM_OK)
-                    err_prefix(e, "%s", path);
-            }
-        }
-        cJSON_Delete(config);
-        mem_free(path);
-    }
-    if (s == TLM_OK && replace)
-        s = template_set(&t->post, add_bos ? t->bos : -1, add_eos ? t->eos : -1, e);
-    return s;
-}
-
-static enum tlm_status open_json(const char *path, const char *dir, struct tlm_tokenizer **out, struct tlm_error *e)
-{
-    struct tlm_error local = {TLM_OK, ""}; /* so that the prefix goes to our own message */
-    struct tlm_tokenizer *t = tokenizer_alloc(e);
-    *out = NULL;
-    if (!t)
-        return TLM_ENOMEM;
-    enum tlm_status s = read_file(t, path, &local);
-    if (s == TLM_OK && dir)
-        s = read_beside(t, dir, &local);
-    if (s == TLM_OK)
-        s = tokenizer_finish(t, &local);
-    if (s != TLM_OK) {
-        if (!strstr(local.message, dir ? dir : path))
-            err_prefix(&local, "%s", path);
-        tlm_tokenizer_free(t);
-        return err_set(e, s, "%s", local.message);
-    }
-    *out = t;
-    return TLM_OK;
-}
-
-enum tlm_status tokenizer_from_json_file(const char *path, struct tlm_tokenizer **out, struct tlm_error *e)
-{
-    return open_json(path, NULL, out, e);
-}
-
-enum tlm_status tokenizer_from_dir(const char *dir, struct tlm_tokenizer **out, struct tlm_error *e)
-{
-    char *path = path_join(dir, "tokenizer.json");
-    *out = NULL;
-    if (!path)
-        return err_nomem(e, 0);
-    enum tlm_status s;
-    if (file_exists(path))
-        s = open_json(path, dir, out, e);
-    else
-        s = err_set(e, TLM_ENOTFOUND, "%s: not found; a model directory needs a tokenizer.json", path);
-    mem_free(path);
     return s;
 }

@@ -102,7 +102,9 @@ static enum tlm_status parse_one(const cJSON *v, const char *type, struct tok_no
 static enum tlm_status add_part(const cJSON *v, const char *type, void *list, struct tlm_error *e)
 {
     struct tok_norms *out = list;
-    struct tok_norm *p = out->n < MAX_PARTS ? norm_push(out) : NULL;
+    if (out->n >= MAX_PARTS)
+        return err_set(e, TLM_ELIMIT, "normalizer: more than %d parts", MAX_PARTS);
+    struct tok_norm *p = norm_push(out);
     return p ? parse_one(v, type, p, e) : err_nomem(e, sizeof *p);
 }
 

@@ -67,7 +67,7 @@ static enum tlm_status reserve_slots(struct tok_vocab *v, size_t n, struct tlm_e
         size *= 2;
     if (size == old)
         return TLM_OK;
-    struct tok_slot *slots = mem_new_array(size, sizeof *slots);
+    struct tok_slot *slots = mem_alloc_pages(size * sizeof *slots);
     if (!slots)
         return err_nomem(e, size * sizeof *slots);
     for (size_t i = 0; i < old; i++)
@@ -77,7 +77,7 @@ static enum tlm_status reserve_slots(struct tok_vocab *v, size_t n, struct tlm_e
                 k = (k + 1) & (size - 1);
             slots[k] = v->slots[i];
         }
-    mem_free(v->slots);
+    mem_free_pages(v->slots, old * sizeof *slots);
     v->slots = slots;
     v->mask = (uint32_t)(size - 1);
     return TLM_OK;
@@ -118,7 +118,42 @@ enum tlm_status vocab_reserve(struct tok_vocab *v, size_t ids, size_t bytes, str
     return tok_grow(&v->blob, &v->blob_cap, v->blob_len + bytes, 1, e);
 }
 
-enum tlm_status vocab_put(struct tok_vocab *v, uint32_t id, const char *s, size_t n, uint8_t flags, struct tlm_error *e)
+/* Into the table; a text that is there already then means the new id. */
+static void insert(struct tok_vocab *v, uint32_t id, uint32_t hash)
+{
+    struct tok_piece new = v->piece[id];
+    uint32_t k = hash & v->mask;
+    for (; v->slots[k].id_plus_1; k = (k + 1) & v->mask) {
+        if (v->slots[k].hash != hash)
+            continue;
+        const struct tok_piece *p = &v->piece[v->slots[k].id_plus_1 - 1];
+        if (p->len == new.len && !memcmp(v->blob + p->off, v->blob + new.off, new.len))
+            break;
+    }
+    v->used += !v->slots[k].id_plus_1;
+    v->repeats = v->repeats || v->slots[k].id_plus_1;
+    v->slots[k] = (struct tok_slot){hash, id + 1};
+}
+
+void vocab_flush(struct tok_vocab *v)
+{
+    bool empty[VOCAB_LATER];
+    for (uint32_t i = 0; i < v->n_later; i++) /* the misses, all at once */
+        empty[i] = !v->slots[v->later[i].hash & v->mask].id_plus_1;
+    for (uint32_t i = 0; i < v->n_later; i++) {
+        struct tok_slot *to = &v->slots[v->later[i].hash & v->mask];
+        if (empty[i] && !to->id_plus_1) { /* and not taken by this group */
+            *to = v->later[i];
+            v->used++;
+        } else {
+            insert(v, v->later[i].id_plus_1 - 1, v->later[i].hash);
+        }
+    }
+    v->n_later = 0;
+}
+
+enum tlm_status vocab_put_later(struct tok_vocab *v, uint32_t id, const char *s, size_t n, uint8_t flags,
+                                struct tlm_error *e)
 {
     if (n >= TOK_MAX_TEXT || v->blob_len + n + 1 > TOK_MAX_TEXT)
         return err_set(e, TLM_ELIMIT, "the vocabulary's texts exceed %zu bytes", TOK_MAX_TEXT);
@@ -126,9 +161,12 @@ enum tlm_status vocab_put(struct tok_vocab *v, uint32_t id, const char *s, size_
     if (status == TLM_OK)
         status = tok_grow(&v->blob, &v->blob_cap, v->blob_len + n + 1, 1, e);
     if (status == TLM_OK && (flags & TOK_MODEL))
-        status = reserve_slots(v, (size_t)v->used + 1, e);
+        status = reserve_slots(v, (size_t)v->used + VOCAB_LATER, e);
     if (status != TLM_OK)
         return status;
+    /* An id that waits for the table must keep its text until then. */
+    if (v->n_later && (v->n_later == VOCAB_LATER || (v->flags[id] & TOK_PRESENT)))
+        vocab_flush(v);
     memcpy(v->blob + v->blob_len, s, n);
     v->blob[v->blob_len + n] = 0;
     v->piece[id] = (struct tok_piece){(uint32_t)v->blob_len, (uint32_t)n};
@@ -136,27 +174,20 @@ enum tlm_status vocab_put(struct tok_vocab *v, uint32_t id, const char *s, size_
     v->flags[id] |= flags | TOK_PRESENT;
     if (id >= v->n)
         v->n = id + 1;
-    if (!(flags & TOK_MODEL))
-        return TLM_OK;
-    uint32_t hash = (uint32_t)tok_hash(s, n), k = hash & v->mask;
-    for (; v->slots[k].id_plus_1; k = (k + 1) & v->mask) {
-        if (v->slots[k].hash != hash)
-            continue;
-        const struct tok_piece *p = &v->piece[v->slots[k].id_plus_1 - 1];
-        if (p->len == n && !memcmp(v->blob + p->off, s, n))
-            break;
-    }
-    v->used += !v->slots[k].id_plus_1;
-    v->repeats = v->repeats || v->slots[k].id_plus_1;
-    v->slots[k] = (struct tok_slot){hash, id + 1};
+    if (flags & TOK_MODEL)
+        v->later[v->n_later++] = (struct tok_slot){(uint32_t)tok_hash(s, n), id + 1};
     return TLM_OK;
 }
 
-int32_t vocab_find(const struct tok_vocab *v, const char *s, size_t n)
+enum tlm_status vocab_put(struct tok_vocab *v, uint32_t id, const char *s, size_t n, uint8_t flags, struct tlm_error *e)
 {
-    if (!v->slots)
-        return -1;
-    uint32_t hash = (uint32_t)tok_hash(s, n);
+    enum tlm_status status = vocab_put_later(v, id, s, n, flags, e);
+    vocab_flush(v);
+    return status;
+}
+
+static int32_t find_hashed(const struct tok_vocab *v, const char *s, size_t n, uint32_t hash)
+{
     for (uint32_t k = hash & v->mask; v->slots[k].id_plus_1; k = (k + 1) & v->mask) {
         if (v->slots[k].hash != hash)
             continue;
@@ -167,11 +198,47 @@ int32_t vocab_find(const struct tok_vocab *v, const char *s, size_t n)
     return -1;
 }
 
+int32_t vocab_find(const struct tok_vocab *v, const char *s, size_t n)
+{
+    return v->slots ? find_hashed(v, s, n, (uint32_t)tok_hash(s, n)) : -1;
+}
+
+void vocab_find_many(const struct tok_vocab *v, const char *s, const uint32_t *len, uint32_t n, int32_t *ids)
+{
+    enum { GROUP = 32 };
+    for (uint32_t from = 0; from < n; from += GROUP) {
+        uint32_t hash[GROUP], off[GROUP], count = n - from < GROUP ? n - from : GROUP;
+        struct tok_slot slot[GROUP];
+        struct tok_piece piece[GROUP];
+        char first[GROUP];
+        const char *text = s;
+        for (uint32_t i = 0; i < count; text += len[from + i++]) {
+            off[i] = (uint32_t)(text - s);
+            hash[i] = (uint32_t)tok_hash(text, len[from + i]);
+        }
+        /* Each loop has one miss an entry, which do not wait for each other. */
+        for (uint32_t i = 0; i < count; i++)
+            slot[i] = v->slots ? v->slots[hash[i] & v->mask] : (struct tok_slot){0, 0};
+        for (uint32_t i = 0; i < count; i++)
+            piece[i] = slot[i].id_plus_1 ? v->piece[slot[i].id_plus_1 - 1] : (struct tok_piece){0, 0};
+        for (uint32_t i = 0; i < count; i++)
+            first[i] = slot[i].id_plus_1 ? v->blob[piece[i].off] : 0;
+        for (uint32_t i = 0; i < count; i++) {
+            const char *at = s + off[i];
+            uint32_t m = len[from + i];
+            bool same = slot[i].id_plus_1 && slot[i].hash == hash[i] && piece[i].len == m && m && first[i] == at[0] &&
+                        !memcmp(v->blob + piece[i].off, at, m);
+            ids[from + i] = same ? (int32_t)slot[i].id_plus_1 - 1 : v->slots ? find_hashed(v, at, m, hash[i]) : -1;
+        }
+        s = text;
+    }
+}
+
 void vocab_deinit(struct tok_vocab *v)
 {
     mem_free(v->blob);
     mem_free(v->piece);
     mem_free(v->flags);
-    mem_free(v->slots);
+    mem_free_pages(v->slots, v->slots ? ((size_t)v->mask + 1) * sizeof *v->slots : 0);
     *v = (struct tok_vocab){0};
 }

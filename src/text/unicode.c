@@ -7,9 +7,52 @@
 #include "base/mem.h"
 #include "text/utf8.h"
 
+enum char_class { CLASS_MARK, CLASS_ANY_MARK, CLASS_OTHER, CLASS_PUNCT, CLASS_NUMERIC, CLASS_WORD };
+
+/* Where the library's tables are older or newer than utf8proc's; sorted. */
+static const struct fix {
+    uint8_t class, value;
+    uint32_t first, last;
+} fixes[] = {
+#define FIX(class, first, last, value) {CLASS_##class, value, first, last},
+#define LOWER(from, to)
+#include "text/unicode_fix.def"
+#undef FIX
+#undef LOWER
+};
+
+static const struct {
+    uint32_t from, to;
+} lowers[] = {
+#define FIX(class, first, last, value)
+#define LOWER(from, to) {from, to},
+#include "text/unicode_fix.def"
+#undef FIX
+#undef LOWER
+};
+
 static utf8proc_category_t category(uint32_t c)
 {
     return utf8proc_category((utf8proc_int32_t)c);
+}
+
+/* The value of a character whose class is known better, or -1. */
+static int fixed_class(enum char_class class, uint32_t c)
+{
+    size_t lo = 0, hi = sizeof fixes / sizeof *fixes;
+    if (c < 0x600)
+        return -1;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        const struct fix *f = &fixes[mid];
+        if (f->class < class || (f->class == class && f->last < c))
+            lo = mid + 1;
+        else if (f->class > class || f->first > c)
+            hi = mid;
+        else
+            return f->value;
+    }
+    return -1;
 }
 
 bool unicode_is_space(uint32_t c)
@@ -20,7 +63,7 @@ bool unicode_is_space(uint32_t c)
            c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-bool unicode_is_numeric(uint32_t c)
+bool unicode_is_decimal(uint32_t c)
 {
     if (c < 0x80)
         return c >= '0' && c <= '9';
@@ -32,22 +75,34 @@ bool unicode_is_numeric(uint32_t c)
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         if (c >= later[i][0] && c <= later[i][1])
             return true;
+    return category(c) == UTF8PROC_CATEGORY_ND;
+}
+
+bool unicode_is_numeric(uint32_t c)
+{
+    if (c < 0x80)
+        return c >= '0' && c <= '9';
+    int known = fixed_class(CLASS_NUMERIC, c);
     utf8proc_category_t k = category(c);
-    return k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
+    return known >= 0 ? known : k == UTF8PROC_CATEGORY_ND || k == UTF8PROC_CATEGORY_NL || k == UTF8PROC_CATEGORY_NO;
 }
 
 bool unicode_is_punct(uint32_t c)
 {
     if (c < 0x80)
         return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
+    int known = fixed_class(CLASS_PUNCT, c);
     utf8proc_category_t k = category(c);
-    return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
+    return known >= 0 ? known : k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
 
 bool unicode_is_word(uint32_t c)
 {
     if (c < 0x80)
         return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+    int known = fixed_class(CLASS_WORD, c);
+    if (known >= 0)
+        return known;
     switch (category(c)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
@@ -69,21 +124,26 @@ bool unicode_is_word(uint32_t c)
 
 bool unicode_is_mark(uint32_t c)
 {
-    return c >= 0x300 && category(c) == UTF8PROC_CATEGORY_MN;
+    if (c < 0x300)
+        return false;
+    int known = fixed_class(CLASS_MARK, c);
+    return known >= 0 ? known : category(c) == UTF8PROC_CATEGORY_MN;
 }
 
 bool unicode_is_any_mark(uint32_t c)
 {
     if (c < 0x300)
         return false;
+    int known = fixed_class(CLASS_ANY_MARK, c);
     utf8proc_category_t k = category(c);
-    return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME;
+    return known >= 0 ? known : k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC || k == UTF8PROC_CATEGORY_ME;
 }
 
 bool unicode_is_other(uint32_t c)
 {
+    int known = fixed_class(CLASS_OTHER, c);
     utf8proc_category_t k = category(c);
-    return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
+    return known >= 0 ? known : k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
 bool unicode_is_han(uint32_t c)
@@ -91,6 +151,39 @@ bool unicode_is_han(uint32_t c)
     return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) || (c >= 0x20000 && c <= 0x2a6df) ||
            (c >= 0x2a700 && c <= 0x2b73f) || (c >= 0x2b740 && c <= 0x2b81f) || (c >= 0x2b920 && c <= 0x2ceaf) ||
            (c >= 0xf900 && c <= 0xfaff) || (c >= 0x2f800 && c <= 0x2fa1f);
+}
+
+int unicode_script(uint32_t c)
+{
+    static const struct {
+        uint32_t first, last;
+        int class;
+    } rows[] = {
+#define SCRIPT(first, last, class) {first, last, class},
+#include "text/unicode_scripts.def"
+#undef SCRIPT
+    };
+    size_t lo = 0, hi = sizeof rows / sizeof *rows;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (rows[mid].last < c)
+            lo = mid + 1;
+        else if (rows[mid].first > c)
+            hi = mid;
+        else
+            return rows[mid].class;
+    }
+    return 0;
+}
+
+static uint32_t lower(uint32_t c)
+{
+    if (c < 0x80)
+        return c >= 'A' && c <= 'Z' ? c + 32 : c;
+    for (size_t i = 0; c >= 0x1c89 && i < sizeof lowers / sizeof *lowers; i++)
+        if (lowers[i].from == c)
+            return lowers[i].to;
+    return (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
 }
 
 enum tlm_status unicode_add_lower(struct buf *out, const char *s, size_t n)
@@ -103,8 +196,7 @@ enum tlm_status unicode_add_lower(struct buf *out, const char *s, size_t n)
             if (buf_add(out, "i\xcc\x87", 3) != TLM_OK)
                 return out->status;
         } else {
-            c = c < 0x80 ? (c >= 'A' && c <= 'Z' ? c + 32 : c) : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
-            if (buf_add(out, bytes, (size_t)utf8_put(bytes, c)) != TLM_OK)
+            if (buf_add(out, bytes, (size_t)utf8_put(bytes, lower(c))) != TLM_OK)
                 return out->status;
         }
         i += (size_t)len;

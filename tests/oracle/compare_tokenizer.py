@@ -52,12 +52,13 @@ def main():
                     piece.decode()  # no piece ends inside a character
         return len(want)
 
-    lines = [("sample", s) for s in corpus.SAMPLES] + [("characters", s) for s in corpus.chars()] \
-        + [("mixed", s) for s in corpus.mixed(a.mixed)] + [("run", s) for s in corpus.runs()]
+    names = [t.content for t in ref.get_added_tokens_decoder().values()]
+    lines = list(corpus.hard(a.mixed, names or ["<s>"]))
     for what, s in lines:
         one(what, s)
-    for s in corpus.SAMPLES:
+    for what, s in lines:
         check("ids with specials", s, ref.encode(s).ids, own.encode(s, own.SPECIAL))
+    for s in corpus.SAMPLES:
         ref.encode_special_tokens = True
         check("ids of plain", s, ref.encode(s, add_special_tokens=False).ids, own.encode(s, own.PLAIN))
         ref.encode_special_tokens = False

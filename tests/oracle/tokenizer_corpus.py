@@ -124,3 +124,91 @@ def runs():
         for n in (2, 3, 15, 16, 17, 31, 32, 33, 34, 63, 64, 65, 100, 257, 1000):
             yield c * n
             yield "x" + c * n + "y"
+
+
+def scripts(n=3):
+    """Words of every block of 128 characters that has letters, with punctuation between."""
+    rng = random.Random(11)
+    for start in range(0x80, 0x32000, 128):
+        letters = [chr(c) for c in range(start, start + 128) if unicodedata.category(chr(c))[0] in "LM"]
+        if not letters:
+            continue
+        for _ in range(n):
+            words = ["".join(rng.choice(letters) for _ in range(rng.randint(1, 9))) for _ in range(6)]
+            yield "".join(w + rng.choice([" ", " ", ", ", ". ", "-", "\u3002", "\n", "'s ", "1 "]) for w in words)
+
+
+def emoji(n=400):
+    rng = random.Random(12)
+    people = "👨👩🧑👶👧👦🧔👮🕵🧙"
+    tones = ["", "", *map(chr, range(0x1f3fb, 0x1f400))]
+    for _ in range(n):
+        parts = []
+        for _ in range(rng.randint(1, 8)):
+            kind = rng.randint(0, 4)
+            if kind == 0:
+                parts.append("\u200d".join(rng.choice(people) + rng.choice(tones) for _ in range(rng.randint(1, 4))))
+            elif kind == 1:
+                parts.append("".join(chr(0x1f1e6 + rng.randrange(26)) for _ in range(rng.randint(1, 5))))
+            elif kind == 2:
+                parts.append(rng.choice("0123456789#*") + "\ufe0f\u20e3")
+            elif kind == 3:
+                parts.append(chr(rng.choice([rng.randint(0x1f300, 0x1faff), rng.randint(0x2600, 0x27bf)]))
+                             + rng.choice(["", "\ufe0f", "\ufe0e", "\u200d♂\ufe0f"]))
+            else:
+                parts.append("🏴" + "".join(chr(0xe0000 + ord(c)) for c in "gbsct") + "\U000e007f")
+            parts.append(rng.choice(["", "", " ", "a", "\n"]))
+        yield "".join(parts)
+
+
+def marks(n=400):
+    """Letters with many combining marks, in and out of canonical order."""
+    rng = random.Random(13)
+    pool = [chr(c) for c in range(0x300, 0x1100) if unicodedata.category(chr(c)) == "Mn"]
+    for _ in range(n):
+        yield "".join(rng.choice("aeoAnqsßקम漢가1. ") + "".join(rng.choice(pool) for _ in range(count))
+                      for count in rng.choices([0, 1, 1, 2, 5], k=rng.randint(1, 20)))
+
+
+def code(n=500):
+    rng = random.Random(14)
+    words = ["if", "else", "for", "return", "self", "x", "i", "foo_bar", "FooBar", "0x1F", "1e-9", "\"a\\n\"", "'c'",
+             "//", "/*", "*/", "#", "{", "}", "(", ")", "[", "]", ";", ",", "==", "!=", "->", "=>", "::", "&&", "||",
+             "<<=", "@x"]
+    for _ in range(n):
+        out, end = [], rng.choice(["\n", "\r\n", "\r", "\n\n"])
+        for _ in range(rng.randint(1, 8)):
+            indent = rng.choice([" " * 4, "\t", " "]) * rng.randint(0, 5)
+            out.append(indent + rng.choice(["", " "]).join(rng.choice(words) for _ in range(rng.randint(0, 10))))
+        yield end.join(out)
+
+
+def specials(names, n=600):
+    """Names of tokens whole, cut, doubled and inside words."""
+    rng = random.Random(15)
+    for _ in range(n):
+        parts = []
+        for _ in range(rng.randint(1, 6)):
+            s = rng.choice(names)
+            i, j = sorted(rng.sample(range(len(s) + 1), 2)) if len(s) > 1 else (0, len(s))
+            parts.append(rng.choice([s, s, s, s + s, s[i:j], s[:-1], s.upper(), s + "\u0301"]))
+            parts.append(rng.choice(["", " ", "  ", "\n", "word", "é", "<", "|>"]))
+        yield "".join(parts)
+
+
+def controls(n=300):
+    rng = random.Random(16)
+    pool = [chr(c) for c in (*range(0x21), *range(0x7f, 0xa1), 0xad, *range(0x2000, 0x2010), *range(0x2028, 0x2030),
+                             *range(0x2060, 0x2070), 0xfeff, *range(0xfff9, 0x10000), 0xe0001)]
+    for _ in range(n):
+        yield "".join(rng.choice(pool) * rng.choice([1, 1, 1, 2, 3]) if rng.random() < .7 else rng.choice("ab 1.é漢")
+                      for _ in range(rng.randint(1, 25)))
+
+
+def hard(mixed_lines=3000, names=("<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>", "<pad>", "[UNK]")):
+    """(kind, line) of everything: more than 8,000 lines."""
+    for kind, lines in (("sample", SAMPLES), ("characters", chars()), ("mixed", mixed(mixed_lines)), ("run", runs()),
+                        ("script", scripts()), ("emoji", emoji()), ("marks", marks()), ("code", code()),
+                        ("specials", specials(list(names))), ("controls", controls())):
+        for s in lines:
+            yield kind, s

@@ -27,10 +27,20 @@ def permute(w, heads):
 
 
 def string(s):
-    return struct.pack("<Q", len(s)) + s.encode()
+    data = s.encode()
+    return struct.pack("<Q", len(data)) + data
 
 
 def value(key, v):
+    """A str, bool, int, float, a list of str, int or float; bytes are an array of int8."""
+    if isinstance(v, bool):
+        return string(key) + struct.pack("<IB", 7, v)
+    if isinstance(v, bytes):
+        return string(key) + struct.pack("<IIQ", 9, 1, len(v)) + v
+    if isinstance(v, list):
+        head = string(key) + struct.pack("<II", 9, 8 if isinstance(v[0], str) else 6 if isinstance(v[0], float) else 5)
+        pack = string if isinstance(v[0], str) else struct.Struct("<f" if isinstance(v[0], float) else "<i").pack
+        return head + struct.pack("<Q", len(v)) + b"".join(map(pack, v))
     if isinstance(v, str):
         return string(key) + struct.pack("<I", 8) + string(v)
     if isinstance(v, float):
@@ -66,6 +76,12 @@ def llama3_factors(c, dims):
     smooth = (orig / wave - low) / (high - low)
     between = 1 / ((1 - smooth) / s["factor"] + smooth)
     return np.where(wave < orig / high, 1, np.where(wave > orig / low, s["factor"], between)).astype(np.float32)
+
+
+def write_metadata(path, meta):
+    """A file without tensors."""
+    with open(path, "wb") as f:
+        f.write(b"GGUF" + struct.pack("<IQQ", 3, 0, len(meta)) + b"".join(value(k, v) for k, v in meta.items()))
 
 
 def write(path, config, tensors, version=3, extra=()):
