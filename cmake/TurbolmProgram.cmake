@@ -6,7 +6,7 @@ if(NOT turbolm_tools)
 endif()
 
 # mlx_lm.<command> for every working command that mlx-lm has too.
-set(own_commands inspect logits tokenize)
+set(own_commands inspect logits tokenize template)
 set(TURBOLM_PROGRAM_NAMES "")
 set(command_table ${CMAKE_SOURCE_DIR}/tools/commands.def)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${command_table})

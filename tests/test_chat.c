@@ -158,9 +158,9 @@ static void test_directory(void **state)
         "{\"name\": \"default\", "
         "\"template\": \"D{{ bos_token }}{{ eos_token }}\"}, {\"name\": \"tool_use\", "
         "\"template\": \"T\"}]}");
-    put(dir, "special_tokens_map.json", "{\"bos_token\": \"no\", \"eos_token\": \"<e>\"}");
+    put(dir, "special_tokens_map.json", "{\"bos_token\": \"<m>\", \"eos_token\": \"<e>\"}");
     assert_int_equal(tlm_chat_template_open(dir, &t, &e), TLM_OK);
-    expect(t, &q, "D<b><e>");
+    expect(t, &q, "D<m><e>");
     q.tools = "[]";
     expect(t, &q, "T");
     tlm_chat_template_free(t);

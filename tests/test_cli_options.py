@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-COMMANDS = ["generate", "chat", "benchmark", "perplexity", "inspect", "logits", "manage", "tokenize"]
+COMMANDS = ["generate", "chat", "benchmark", "perplexity", "inspect", "logits", "manage", "tokenize", "template"]
 LATER = ["awq", "cache_prompt", "convert", "dwq", "dynamic_quant", "evaluate", "fuse", "gptq", "lora",
          "server", "share", "upload"]
 ABSENT = "/nonexistent/model"

@@ -14,20 +14,27 @@
 #include "text/jinja_eval.h"
 
 static struct jinja_run golden_run;
-static struct jv golden;
+static struct jv golden, programs;
+
+static struct jv read_golden(const char *path, struct tlm_error *e)
+{
+    char *text;
+    size_t n;
+    if (file_read(path, 8 << 20, &text, &n, e) != TLM_OK)
+        return jv_error;
+    struct jv v = jinja_json_read(&golden_run, text, n);
+    mem_free(text);
+    return v;
+}
 
 static int load(void **state)
 {
     (void)state;
     static struct tlm_error e;
-    char *text;
-    size_t n;
-    if (file_read(TURBOLM_TEST_DATA "/jinja/goldens.json", 8 << 20, &text, &n, &e) != TLM_OK)
-        return -1;
-    jinja_run_init(&golden_run, NULL, "goldens.json", &e);
-    golden = jinja_json_read(&golden_run, text, n);
-    mem_free(text);
-    return golden.type == JV_DICT ? 0 : -1;
+    jinja_run_init(&golden_run, NULL, "goldens", &e);
+    golden = read_golden(TURBOLM_TEST_DATA "/jinja/goldens.json", &e);
+    programs = read_golden(TURBOLM_TEST_DATA "/jinja/programs.json", &e);
+    return golden.type == JV_DICT && programs.type == JV_DICT ? 0 : -1;
 }
 
 static int unload(void **state)
@@ -88,6 +95,23 @@ static void test_random(void **state)
     for (size_t i = 0; i < cases.u.l->n; i++) {
         struct jv *row = cases.u.l->v[i].u.l->v;
         bad += differs(row[0].u.s, vars, row[1], "random template");
+    }
+    assert_int_equal(bad, 0);
+}
+
+/* Programs of tests/oracle/jinja_programs.py: every statement, filter and
+ * method, with arguments that fit and that do not. */
+static void test_programs(void **state)
+{
+    (void)state;
+    const struct jv *cases = jv_dict_find(programs.u.d, "cases"), *vars = jv_dict_find(programs.u.d, "vars");
+    int bad = 0;
+    assert_non_null(cases);
+    assert_non_null(vars);
+    assert_true(cases->u.l->n > 1000);
+    for (size_t i = 0; i < cases->u.l->n; i++) {
+        struct jv *row = cases->u.l->v[i].u.l->v;
+        bad += differs(row[0].u.s, *vars, row[1], "program");
     }
     assert_int_equal(bad, 0);
 }
@@ -185,8 +209,11 @@ static void test_messages(void **state)
     } rows[] = {
         {"a\n{{ x.y }}", "template: line 2: 'x' is undefined", TLM_EINVAL},
         {"{{ raise_exception('own words') }}", "own words", TLM_EINVAL},
-        {"{% include 'x' %}", "template: line 1: the tag 'include' is not supported in chat templates",
-         TLM_EUNSUPPORTED},
+        {"{% include 'x' %}", "template: line 1: a chat template cannot load another template", TLM_EINVAL},
+        {"{{ 'a'.encode() }}", "template: line 1: the method str.encode is not supported", TLM_EUNSUPPORTED},
+        {"{{ [1, 2]|random }}", "template: line 1: the filter random is not supported", TLM_EUNSUPPORTED},
+        {"{{ (-8) ** 0.5 }}", "template: line 1: complex numbers are not supported", TLM_EINVAL},
+        {"{{ lipsum() }}", "template: line 1: the function lipsum is not supported", TLM_EUNSUPPORTED},
         {"{{ 'a'|nope }}", "template: line 1: No filter named 'nope'.", TLM_EFORMAT},
         {"\n{% if 1 %}",
          "template: line 2: Unexpected end of template. Jinja was looking for the following tags: "
@@ -195,7 +222,7 @@ static void test_messages(void **state)
         {"{{ [].append(1) }}", "template: line 1: access to attribute 'append' of 'list' object is unsafe.",
          TLM_EINVAL},
         {"{{ 1 // 0 }}", "template: line 1: integer division or modulo by zero", TLM_EINVAL},
-        {"{{ 9223372036854775807 + 1 }}", "template: line 1: an integer result does not fit 64 bits", TLM_EINVAL},
+        {"{{ 10 ** 5000 }}", "template: line 1: an integer has more than the limit of 4300 digits", TLM_ELIMIT},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct buf out;
@@ -231,8 +258,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),      cmocka_unit_test(test_chats),    cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_deep_source), cmocka_unit_test(test_messages), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_random),    cmocka_unit_test(test_programs),    cmocka_unit_test(test_chats),
+        cmocka_unit_test(test_limits),    cmocka_unit_test(test_deep_source), cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests_name("jinja", tests, load, unload);
 }

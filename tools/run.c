@@ -122,11 +122,12 @@ void run_warn_of_context(const struct tlm_request *r, const struct tlm_stats *s,
                     (long long)context);
 }
 
-int run_read_stdin(char **text, size_t *len)
+/* name: for messages. */
+static int read_all(FILE *f, const char *name, char **text, size_t *len)
 {
     size_t room = 65536, n = 0, got;
     char *buffer = tool_alloc(room, 1);
-    while ((got = fread(buffer + n, 1, room - n - 1, stdin)) > 0) {
+    while ((got = fread(buffer + n, 1, room - n - 1, f)) > 0) {
         n += got;
         if (room - n - 1 == 0) {
             buffer = tool_grow(buffer, room, 2);
@@ -134,19 +135,46 @@ int run_read_stdin(char **text, size_t *len)
         }
     }
     buffer[n] = '\0';
-    if (ferror(stdin)) {
-        out_error("cannot read standard input: %s", strerror(errno));
+    if (ferror(f)) {
+        out_error("cannot read %s: %s", name, strerror(errno));
         tool_free(buffer);
         return 1;
-    }
-    if (memchr(buffer, '\0', n) != NULL) {
-        out_error("the prompt on standard input has a NUL byte");
-        tool_free(buffer);
-        return 2;
     }
     *text = buffer;
     *len = n;
     return 0;
+}
+
+int run_read_stdin(char **text, size_t *len)
+{
+    int status = read_all(stdin, "standard input", text, len);
+    if (status == 0 && memchr(*text, '\0', *len) != NULL) {
+        out_error("the prompt on standard input has a NUL byte");
+        tool_free(*text);
+        *text = NULL;
+        status = 2;
+    }
+    return status;
+}
+
+int run_read_text(const char *path, char **text, size_t *len)
+{
+    int from_stdin = strcmp(path, "-") == 0;
+    FILE *f = from_stdin ? stdin : fopen(path, "rb");
+    if (f == NULL) {
+        out_error("%s: %s", path, strerror(errno));
+        return 1;
+    }
+    int status = read_all(f, from_stdin ? "standard input" : path, text, len);
+    if (!from_stdin)
+        fclose(f);
+    if (status == 0 && memchr(*text, '\0', *len) != NULL) {
+        out_error("%s has a NUL byte", from_stdin ? "standard input" : path);
+        tool_free(*text);
+        *text = NULL;
+        status = 1;
+    }
+    return status;
 }
 
 int run_check_utf8(const char *what, const char *text)

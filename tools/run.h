@@ -139,6 +139,8 @@ int run_resolve(const char *model, char **path);
 /* The whole of stdin as text without NUL bytes; free with tool_free. Returns
  * 0, or the exit status after a message. */
 int run_read_stdin(char **text, size_t *len);
+/* The same of a file, or of stdin for "-"; every failure is 1. */
+int run_read_text(const char *path, char **text, size_t *len);
 /* 0, or the exit status after a message: text must be valid UTF-8. */
 int run_check_utf8(const char *what, const char *text);
 

@@ -30,14 +30,25 @@ TLM_API enum tlm_status tlm_chat_template_open(const char *path, struct tlm_chat
 /* From text; name is for messages. bos and eos may be NULL. */
 TLM_API enum tlm_status tlm_chat_template_new(const char *source, const char *name, const char *bos, const char *eos,
                                               struct tlm_chat_template **out, struct tlm_error *e);
+/* Both: the template source (NULL: the model's own) with the special tokens of
+ * the model at path (NULL: none). bos and eos, where given, replace its own. */
+TLM_API enum tlm_status tlm_chat_template_load(const char *path, const char *source, const char *name, const char *bos,
+                                               const char *eos, struct tlm_chat_template **out, struct tlm_error *e);
 TLM_API void tlm_chat_template_free(struct tlm_chat_template *t);
-/* The template's source (the default one of several). */
+/* The template's source (the default one of several); "" for a renderer that
+ * chat_template_type names. */
 TLM_API const char *tlm_chat_template_source(const struct tlm_chat_template *t);
 
 /* *text: len bytes and a NUL; free with tlm_free. A template that raises gives
  * its own message with TLM_EINVAL. */
 TLM_API enum tlm_status tlm_chat_template_render(const struct tlm_chat_template *t, const struct tlm_chat_request *r,
                                                  char **text, size_t *len, struct tlm_error *e);
+/* The same from one JSON object: messages, tools, documents,
+ * add_generation_prompt (default true), continue_final_message (true, or the
+ * field of the message to continue) and chat_template_kwargs. Numbers keep
+ * their form. An unknown key is a warning. now: as in tlm_chat_request. */
+TLM_API enum tlm_status tlm_chat_template_render_json(const struct tlm_chat_template *t, const char *request, size_t n,
+                                                      int64_t now, char **text, size_t *len, struct tlm_error *e);
 
 /* Telling the thoughts of an answer from what it says.
  *

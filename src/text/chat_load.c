@@ -1,11 +1,13 @@
 /* Where a model keeps its chat template and special tokens.
  *
  * Directory: chat_template.jinja and additional_chat_templates/<name>.jinja,
- * else tokenizer_config.json["chat_template"] (text, or a list of {name,
- * template}). Tokens: <x>_token of tokenizer_config.json (text or {"content"}),
- * else of special_tokens_map.json.
- * GGUF: tokenizer.chat_template, tokenizer.chat_template.<name> for the names
- * in tokenizer.chat_templates; tokens by tokenizer.ggml.<x>_token_id. */
+ * else tokenizer_config.json["chat_template"] (text, a list of {name, template},
+ * or {name: template}); chat_template_type names a renderer of our own instead.
+ * Tokens: <x>_token of tokenizer_config.json (text or {"content"}), its
+ * extra_special_tokens, and special_tokens_map.json, as transformers 5.24 reads
+ * them.
+ * GGUF: tokenizer.chat_template, tokenizer.chat_template.<name>; tokens by
+ * tokenizer.ggml.<x>_token_id. */
 #include <dirent.h>
 #include <string.h>
 
@@ -20,6 +22,18 @@ enum { TEMPLATE_MAX = 4 << 20, CONFIG_MAX = 64 << 20, TEMPLATES_MAX = 64 };
 bool chat_add_template(struct tlm_chat_template *t, const char *name, const char *source, size_t len,
                        struct tlm_error *e)
 {
+    for (size_t i = 0; i < t->n_named; i++) {
+        if (strcmp(t->named[i].name, name))
+            continue;
+        char *copy = mem_strndup(source, len);
+        if (!copy) {
+            err_nomem(e, len);
+            return false;
+        }
+        mem_free(t->named[i].source);
+        t->named[i].source = copy;
+        return true;
+    }
     if (t->n_named == TEMPLATES_MAX) {
         err_set(e, TLM_ELIMIT, "more than %d chat templates", TEMPLATES_MAX);
         return false;
@@ -110,77 +124,119 @@ static enum tlm_status add_more_files(struct tlm_chat_template *t, const char *d
     return s;
 }
 
+static enum tlm_status add_text(struct tlm_chat_template *t, const char *name, const cJSON *v, struct tlm_error *e)
+{
+    if (!cJSON_IsString(v))
+        return err_set(e, TLM_EFORMAT, "chat_template: \"%.100s\": found %s, expected a string", name,
+                       json_type_name(v));
+    return chat_add_template(t, name, v->valuestring, strlen(v->valuestring), e) ? TLM_OK : TLM_ENOMEM;
+}
+
+/* A string, a list of {name, template}, or an object from names to templates. */
 static enum tlm_status add_from_config(struct tlm_chat_template *t, const cJSON *config, struct tlm_error *e)
 {
     const cJSON *v = json_get(config, "chat_template");
+    enum tlm_status s = TLM_OK;
     if (!v)
         return TLM_OK;
     if (cJSON_IsString(v))
-        return chat_add_template(t, "default", v->valuestring, strlen(v->valuestring), e) ? TLM_OK : TLM_ENOMEM;
-    if (!cJSON_IsArray(v))
+        return add_text(t, "default", v, e);
+    if (!cJSON_IsArray(v) && !cJSON_IsObject(v))
         return err_set(e, TLM_EFORMAT, "chat_template: found %s, expected a string or an array", json_type_name(v));
-    for (const cJSON *i = v->child; i; i = i->next) {
-        const char *name = NULL, *text = NULL;
-        enum tlm_status s = json_str(i, "name", &name, e);
+    for (const cJSON *i = v->child; s == TLM_OK && i; i = i->next) {
+        const char *name = i->string;
+        const cJSON *text = i;
+        if (cJSON_IsArray(v)) {
+            s = json_str(i, "name", &name, e);
+            text = json_get(i, "template");
+        }
+        if (s == TLM_OK && (!name || !text))
+            s = err_set(e, TLM_EFORMAT, "chat_template: an entry lacks \"name\" or \"template\"");
         if (s == TLM_OK)
-            s = json_str(i, "template", &text, e);
-        if (s != TLM_OK)
-            return s;
-        if (!name || !text)
-            return err_set(e, TLM_EFORMAT, "chat_template: an entry lacks \"name\" or \"template\"");
-        if (!chat_add_template(t, name, text, strlen(text), e))
-            return TLM_ENOMEM;
+            s = add_text(t, name, text, e);
     }
-    return TLM_OK;
+    return s;
 }
 
+static enum tlm_status add_token(struct tlm_chat_template *t, const cJSON *v, struct tlm_error *e)
+{
+    const cJSON *text = cJSON_IsObject(v) ? json_get(v, "content") : v;
+    if (!text || !cJSON_IsString(text) || !v->string)
+        return TLM_OK;
+    return chat_add_token(t, v->string, text->valuestring, strlen(text->valuestring), e) ? TLM_OK : TLM_ENOMEM;
+}
+
+/* The keys <x>_token, and all of extra_special_tokens where that is an object. */
 static enum tlm_status add_tokens(struct tlm_chat_template *t, const cJSON *config, struct tlm_error *e)
 {
-    for (const cJSON *v = cJSON_IsObject(config) ? config->child : NULL; v; v = v->next) {
+    enum tlm_status s = TLM_OK;
+    for (const cJSON *v = cJSON_IsObject(config) ? config->child : NULL; s == TLM_OK && v; v = v->next) {
         size_t n = v->string ? strlen(v->string) : 0;
-        if (n <= 6 || strcmp(v->string + n - 6, "_token"))
-            continue;
-        const cJSON *text = cJSON_IsObject(v) ? json_get(v, "content") : v;
-        if (text && cJSON_IsString(text) &&
-            !chat_add_token(t, v->string, text->valuestring, strlen(text->valuestring), e))
-            return TLM_ENOMEM;
+        if (n > 6 && !strcmp(v->string + n - 6, "_token"))
+            s = add_token(t, v, e);
     }
+    const cJSON *extra = json_get(config, "extra_special_tokens");
+    for (const cJSON *v = cJSON_IsObject(extra) ? extra->child : NULL; s == TLM_OK && v; v = v->next)
+        s = add_token(t, v, e);
+    return s;
+}
+
+static enum tlm_status read_type(struct tlm_chat_template *t, const cJSON *config, struct tlm_error *e)
+{
+    const char *type = NULL;
+    enum tlm_status s = json_str(config, "chat_template_type", &type, e);
+    if (s != TLM_OK || !type)
+        return s;
+    if (strcmp(type, "deepseek_v32"))
+        return err_set(e, TLM_EUNSUPPORTED, "chat_template_type: \"%.100s\" is not supported", type);
+    t->builtin = CHAT_DEEPSEEK_V32;
     return TLM_OK;
 }
 
-static enum tlm_status load_config(struct tlm_chat_template *t, const char *dir, const char *file, bool templates,
-                                   struct tlm_error *e)
+/* NULL with TLM_OK when there is no such file. */
+static enum tlm_status load_json(const char *dir, const char *file, cJSON **out, struct tlm_error *e)
 {
     char *path = path_join(dir, file);
-    cJSON *config = NULL;
+    *out = NULL;
     if (!path)
         return err_nomem(e, strlen(dir));
-    enum tlm_status s = file_exists(path) ? json_load(path, CONFIG_MAX, &config, e) : TLM_OK;
-    const char *type = NULL;
-    if (s == TLM_OK && config)
-        s = json_str(config, "chat_template_type", &type, e);
-    if (s == TLM_OK && type && templates)
-        s = err_set(e, TLM_EUNSUPPORTED, "chat_template_type: \"%.100s\" is not supported", type);
-    if (s == TLM_OK && config && templates && !t->n_named)
+    enum tlm_status s = file_exists(path) ? json_load(path, CONFIG_MAX, out, e) : TLM_OK;
+    mem_free(path);
+    return s;
+}
+
+/* special_tokens_map.json counts, and first, where tokenizer_config.json has no
+ * added_tokens_decoder: such directories are of an older kind. */
+static enum tlm_status load_configs(struct tlm_chat_template *t, const char *dir, struct tlm_error *e)
+{
+    cJSON *config = NULL, *map = NULL;
+    enum tlm_status s = load_json(dir, "tokenizer_config.json", &config, e);
+    if (s == TLM_OK && !t->no_templates)
+        s = read_type(t, config, e);
+    if (s == TLM_OK && !t->no_templates && !t->n_named)
         s = add_from_config(t, config, e);
-    if (s == TLM_OK && config)
+    if (s == TLM_OK && !json_get(config, "added_tokens_decoder"))
+        s = load_json(dir, "special_tokens_map.json", &map, e);
+    if (s == TLM_OK)
+        s = add_tokens(t, map, e);
+    if (s == TLM_OK)
         s = add_tokens(t, config, e);
     if (s != TLM_OK)
-        err_prefix(e, "%s", path);
+        err_prefix(e, "%s: tokenizer_config.json", dir);
     cJSON_Delete(config);
-    mem_free(path);
+    cJSON_Delete(map);
     return s;
 }
 
 enum tlm_status chat_load_dir(struct tlm_chat_template *t, const char *path, struct tlm_error *e)
 {
-    enum tlm_status s = add_file(t, path, "chat_template.jinja", "default", e);
-    if (s == TLM_OK)
+    enum tlm_status s = TLM_OK;
+    if (!t->no_templates)
+        s = add_file(t, path, "chat_template.jinja", "default", e);
+    if (s == TLM_OK && !t->no_templates)
         s = add_more_files(t, path, e);
     if (s == TLM_OK)
-        s = load_config(t, path, "tokenizer_config.json", true, e);
-    if (s == TLM_OK)
-        s = load_config(t, path, "special_tokens_map.json", false, e);
+        s = load_configs(t, path, e);
     return s == TLM_OK ? compile_all(t, path, e) : s;
 }
 
@@ -196,20 +252,15 @@ static enum tlm_status gguf_template(struct tlm_chat_template *t, const struct g
     return chat_add_template(t, name, text.data, (size_t)text.len, e) ? TLM_OK : TLM_ENOMEM;
 }
 
+/* Every key tokenizer.chat_template.<name>. */
 static enum tlm_status gguf_named_templates(struct tlm_chat_template *t, const struct gguf *g, struct tlm_error *e)
 {
-    const struct gguf_array *names = NULL;
-    enum tlm_status s = gguf_get_array(g, "tokenizer.chat_templates", GGUF_STR, &names, e);
-    for (uint64_t i = 0; s == TLM_OK && names && i < names->n; i++) {
-        struct buf key;
-        buf_init(&key, 1024);
-        buf_add_str(&key, "tokenizer.chat_template.");
-        size_t prefix = key.len;
-        buf_add(&key, names->strings[i].data, (size_t)names->strings[i].len);
-        s = buf_check(&key, e, "the name of a chat template");
-        if (s == TLM_OK)
-            s = gguf_template(t, g, key.data, key.data + prefix, e);
-        buf_deinit(&key);
+    static const char prefix[] = "tokenizer.chat_template.";
+    enum tlm_status s = TLM_OK;
+    for (uint64_t i = 0; s == TLM_OK && i < g->n_kv; i++) {
+        const char *key = g->kv[i].key;
+        if (!strncmp(key, prefix, sizeof prefix - 1) && key[sizeof prefix - 1])
+            s = gguf_template(t, g, key, key + sizeof prefix - 1, e);
     }
     return s;
 }
@@ -236,8 +287,10 @@ static enum tlm_status gguf_tokens(struct tlm_chat_template *t, const struct ggu
 
 enum tlm_status chat_load_gguf(struct tlm_chat_template *t, const struct gguf *g, struct tlm_error *e)
 {
-    enum tlm_status s = gguf_template(t, g, "tokenizer.chat_template", "default", e);
-    if (s == TLM_OK)
+    enum tlm_status s = TLM_OK;
+    if (!t->no_templates)
+        s = gguf_template(t, g, "tokenizer.chat_template", "default", e);
+    if (s == TLM_OK && !t->no_templates)
         s = gguf_named_templates(t, g, e);
     if (s == TLM_OK)
         s = gguf_tokens(t, g, e);

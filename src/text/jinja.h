@@ -1,7 +1,7 @@
 /* Jinja templates as chat templates use them: jinja2 3.1 in the immutable
  * sandbox with trim_blocks, lstrip_blocks, loop controls and the additions of
  * transformers (generation blocks, raise_exception, strftime_now, tojson
- * without HTML escaping). No inclusion, inheritance or autoescaping.
+ * without HTML escaping). There is no other template to include or extend.
  *
  *     struct jinja_run r;
  *     jinja_run_init(&r, NULL, "template", e);

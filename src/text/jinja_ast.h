@@ -62,7 +62,9 @@ enum jinja_node_kind {
     N_FILTERBLOCK, /* a filter, l[0] body */
     N_WITH,        /* l[0] targets, l[1] values, l[2] body */
     N_GENERATION,  /* l[0] body */
-    N_BLOCK,       /* s, l[0] body */
+    N_BLOCK,       /* s, l[0] body; caller, kwargs: slots of self and super; flag: scoped; op: r when required */
+    N_AUTOESCAPE,  /* a, l[0] body */
+    N_LOAD,        /* include, import, from, extends: a, l[0] names to store; flag: a missing template is no error */
     N_BREAK,
     N_CONTINUE
 };
@@ -76,6 +78,7 @@ struct jinja_node {
     enum jinja_node_kind kind;
     char op;
     bool flag;
+    char escape; /* output: ESCAPE_… */
     int line, depth;
     const char *s;
     struct jinja_node *a, *b, *c;
@@ -106,6 +109,10 @@ struct jinja_scope {
     size_t n_stores, stores_cap;
 };
 
+/* Whether output is escaped: known where an autoescape block has a constant,
+ * else asked for at run time. */
+enum { ESCAPE_OFF, ESCAPE_ON, ESCAPE_ASK };
+
 struct jinja_template {
     struct jinja_run run; /* arena and limits of the compiler */
     char *name;
@@ -116,6 +123,7 @@ struct jinja_template {
     struct jinja_list body;
     struct jinja_list blocks;
     struct jinja_scope *root;
+    int self; /* slot of self in the root scope, or -1 */
     int n_scopes;
 };
 
@@ -134,6 +142,8 @@ struct jinja_parser {
     size_t at;
     int loops; /* enclosing loops that break may leave */
     int nesting;
+    char escape;
+    int inner;            /* enclosing scopes */
     const char *tags[64]; /* end tags that are waited for, innermost last */
     int n_tags;
 };

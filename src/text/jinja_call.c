@@ -5,12 +5,12 @@
 
 #include "text/jinja_eval.h"
 
-enum { RANGE_MAX_ITEMS = 100000 };
+enum { RANGE_MAX_ITEMS = 100000, FORMAT_MAX = 400 };
 
-enum global_id { G_RANGE, G_DICT, G_NAMESPACE, G_CYCLER, G_JOINER, G_RAISE, G_STRFTIME, G_COUNT };
+enum global_id { G_RANGE, G_DICT, G_NAMESPACE, G_CYCLER, G_JOINER, G_RAISE, G_STRFTIME, G_LIPSUM, G_COUNT };
 
-static const char *const global_names[G_COUNT] = {"range",           "dict",        "namespace", "cycler", "joiner",
-                                                  "raise_exception", "strftime_now"};
+static const char *const global_names[G_COUNT] = {"range",           "dict",         "namespace", "cycler", "joiner",
+                                                  "raise_exception", "strftime_now", "lipsum"};
 
 static bool has_keyword(const struct jinja_args *args, const char *name, size_t n, struct jv *out)
 {
@@ -198,21 +198,41 @@ static struct jv raise_exception(struct jinja_run *r, const struct jinja_args *a
     return jv_error;
 }
 
+/* Python's part of strftime for a time without a zone: %f, and no %z and %Z. */
+static void expand_format(const struct jv_str *s, long microseconds, char *out)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        char next = s->p[i] == '%' && i + 1 < s->n ? s->p[i + 1] : 0;
+        if (next == 'f') {
+            for (long unit = 100000; unit; unit /= 10)
+                out[k++] = (char)('0' + microseconds / unit % 10);
+            i++;
+        } else if (next == 'z' || next == 'Z') {
+            i++;
+        } else {
+            out[k++] = s->p[i];
+            if (next)
+                out[k++] = s->p[++i];
+        }
+    }
+    out[k++] = 'x'; /* so that an empty result differs from no room */
+    out[k] = 0;
+}
+
 static struct jv strftime_now(struct jinja_run *r, const struct jinja_args *args)
 {
     struct jv format;
     if (!jinja_bind(r, "strftime_now", "format", args, &format) || !jinja_str_arg(r, "strftime_now", format))
         return jv_error;
-    if (format.u.s->n > 400 || memchr(format.u.s->p, 0, format.u.s->n))
+    if (format.u.s->n > FORMAT_MAX || memchr(format.u.s->p, 0, format.u.s->n))
         return jv_fail(r, TLM_EINVAL, "the format of strftime_now is too long or holds a NUL");
-    time_t now = r->now < 0 ? time(NULL) : (time_t)r->now;
+    struct timespec now = {.tv_sec = (time_t)r->now};
     struct tm tm;
-    char f[402], out[4096];
-    if (!localtime_r(&now, &tm))
+    char f[FORMAT_MAX * 3 + 2], out[4096];
+    if ((r->now < 0 && clock_gettime(CLOCK_REALTIME, &now)) || !localtime_r(&now.tv_sec, &tm))
         return jv_fail(r, TLM_EINVAL, "strftime_now: the time is out of range");
-    memcpy(f, format.u.s->p, format.u.s->n);
-    f[format.u.s->n] = 'x'; /* so that an empty result differs from no room */
-    f[format.u.s->n + 1] = 0;
+    expand_format(format.u.s, now.tv_nsec / 1000, f);
     size_t n = strftime(out, sizeof out, f, &tm);
     if (!n)
         return jv_fail(r, TLM_ELIMIT, "strftime_now: the result is too long");
@@ -233,6 +253,8 @@ static struct jv call_global(struct jinja_run *r, int id, const struct jinja_arg
         return make_cycler(r, id == G_CYCLER ? JV_CYCLER : JV_JOINER, args);
     case G_RAISE:
         return raise_exception(r, args);
+    case G_LIPSUM:
+        return jv_fail(r, TLM_EUNSUPPORTED, "the function lipsum is not supported");
     default:
         return strftime_now(r, args);
     }
@@ -279,5 +301,7 @@ struct jv jinja_call(struct jinja_run *r, struct jv callee, const struct jinja_a
     const struct jv_func *fn = callee.u.fn;
     if (fn->kind == JV_MACRO)
         return jinja_call_macro(r, fn, args);
+    if (fn->kind == JV_BLOCK)
+        return jinja_call_block(r, fn, args);
     return fn->kind == JV_METHOD ? jinja_call_method(r, fn, args) : call_global(r, fn->id, args);
 }

@@ -30,6 +30,8 @@ enum jinja_flow { FLOW_NORMAL, FLOW_BREAK, FLOW_CONTINUE, FLOW_ERROR };
 enum jinja_flow jinja_exec_root(struct jinja_run *r);
 enum jinja_flow jinja_exec(struct jinja_run *r, struct jinja_frame *f, const struct jinja_list *body);
 struct jv jinja_call_macro(struct jinja_run *r, const struct jv_func *fn, const struct jinja_args *args);
+struct jv jinja_call_block(struct jinja_run *r, const struct jv_func *fn, const struct jinja_args *args);
+struct jv jinja_find_block(struct jinja_run *r, struct jv name); /* JV_MISSING: none */
 struct jv jinja_call_loop(struct jinja_run *r, struct jv_loop *l, const struct jinja_args *args);
 struct jv jinja_macro_new(struct jinja_run *r, const struct jinja_node *node, struct jinja_frame *f);
 int jinja_loop_next(struct jinja_run *r, struct jv_iter *it, struct jv *out);
@@ -52,6 +54,18 @@ struct jv jinja_getitem(struct jinja_run *r, struct jv obj, struct jv key);
 struct jv jinja_slice(struct jinja_run *r, struct jv obj, const struct jv part[3]);
 struct jv jinja_concat2(struct jinja_run *r, struct jv a, struct jv b); /* two strings */
 struct jv jinja_escape(struct jinja_run *r, struct jv v);               /* HTML, a safe string */
+struct jv jinja_safe_if(struct jinja_run *r, struct jv v, bool safe);   /* a string as a safe one */
+static inline bool jinja_escapes(const struct jinja_run *r, const struct jinja_node *n)
+{
+    return n->escape == ESCAPE_ASK ? r->autoescape : n->escape == ESCAPE_ON;
+}
+
+/* jinja_big.c: integers beyond 64 bits */
+struct jv jinja_big_binary(struct jinja_run *r, char op, struct jv a, struct jv b); /* integers of any size */
+/* Digits of that base, with sign and prefix; other characters are passed over. */
+struct jv jinja_big_read(struct jinja_run *r, const char *p, size_t n, int base);
+bool jinja_big_digits(struct jinja_run *r, struct jv v, unsigned base, struct buf *out); /* of |v| */
+struct jv jinja_big_from_double(struct jinja_run *r, double f);                          /* of a whole number */
 
 /* jinja_call.c */
 struct jv jinja_call(struct jinja_run *r, struct jv callee, const struct jinja_args *args);
@@ -76,6 +90,14 @@ struct jv jinja_strip(struct jinja_run *r, struct jv s, struct jv chars, bool le
 struct jv jinja_case(struct jinja_run *r, struct jv s, int how);
 struct jv jinja_pad(struct jinja_run *r, struct jv s, int64_t width, struct jv fill, int side); /* -1 left, 0, 1 */
 
+/* jinja_method_more.c */
+struct jv jinja_casefold(struct jinja_run *r, struct jv s);
+struct jv jinja_expand_tabs(struct jinja_run *r, struct jv s, int64_t size);
+struct jv jinja_translate(struct jinja_run *r, struct jv s, struct jv table);
+struct jv jinja_make_trans(struct jinja_run *r, const struct jv *a); /* three arguments */
+bool jinja_is_identifier(const struct jv_str *s);
+struct jv jinja_bits(struct jinja_run *r, struct jv v, bool count); /* bit_count, or bit_length */
+
 /* jinja_format.c */
 struct jv jinja_percent(struct jinja_run *r, struct jv format, struct jv value);
 struct jv jinja_format(struct jinja_run *r, struct jv format, const struct jinja_args *args);
@@ -90,7 +112,8 @@ struct jinja_filter_def {
     const char *name, *spec; /* spec NULL: the function reads args itself */
     jinja_filter_fn *fn;
 };
-extern const struct jinja_filter_def jinja_text_filters[], jinja_seq_filters[], jinja_misc_filters[];
+extern const struct jinja_filter_def jinja_text_filters[], jinja_seq_filters[], jinja_misc_filters[],
+    jinja_wrap_filters[];
 /* Path "a.b.0", integer or JV_NONE applied to an item. */
 struct jv jinja_attr_path(struct jinja_run *r, struct jv item, struct jv path, struct jv fallback);
 struct jv jinja_ignore_case(struct jinja_run *r, struct jv v);

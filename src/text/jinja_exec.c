@@ -1,4 +1,5 @@
 /* Execution of statements: variables, loops, macros, output. */
+#include <stdio.h>
 #include <string.h>
 
 #include "text/jinja_eval.h"
@@ -57,7 +58,8 @@ struct jv jinja_resolve(struct jinja_run *r, const char *name)
     struct jv key = jv_cstr(r, name), v;
     if (jv_is_error(key))
         return jv_error;
-    if (jv_dict_get(r, r->exported, key, &v) > 0 || jv_dict_get(r, r->vars, key, &v) > 0)
+    if ((r->scoped && jv_dict_get(r, r->scoped, key, &v) > 0) || jv_dict_get(r, r->exported, key, &v) > 0 ||
+        jv_dict_get(r, r->vars, key, &v) > 0)
         return v;
     return r->status == TLM_OK ? jinja_global(r, name) : jv_error;
 }
@@ -340,7 +342,7 @@ struct jv jinja_call_loop(struct jinja_run *r, struct jv_loop *l, const struct j
     r->out = outer;
     jv_leave(r);
     struct jv text = jv_from_buf(r, &b);
-    return flow == FLOW_ERROR ? jv_error : text;
+    return flow == FLOW_ERROR ? jv_error : jinja_safe_if(r, text, r->autoescape);
 }
 
 static enum jinja_flow exec_for(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n)
@@ -454,7 +456,7 @@ struct jv jinja_call_macro(struct jinja_run *r, const struct jv_func *fn, const 
         flow = exec_captured(r, f, &n->l[2], &text);
     leave(r, f);
     jv_leave(r);
-    return flow == FLOW_ERROR ? jv_error : text;
+    return flow == FLOW_ERROR ? jv_error : jinja_safe_if(r, text, r->autoescape);
 }
 
 /* ---- statements ---- */
@@ -484,6 +486,7 @@ static enum jinja_flow exec_text_block(struct jinja_run *r, struct jinja_frame *
     const struct jinja_node *filter = n->kind == N_SETBLOCK ? n->b : n->a;
     enum jinja_flow flow = inner ? exec_captured(r, inner, &n->l[0], &text) : FLOW_ERROR;
     if (flow == FLOW_NORMAL) {
+        text = jinja_safe_if(r, text, jinja_escapes(r, n));
         if (filter)
             text = jinja_eval_filter(r, inner, filter, text);
         bool ok = n->kind == N_SETBLOCK ? assign(r, f, n->a, text, 0) : print(r, text);
@@ -524,13 +527,111 @@ static enum jinja_flow exec_with(struct jinja_run *r, struct jinja_frame *f, con
     return flow;
 }
 
-/* Generation blocks run in place; blocks see the template's variables only. */
-static enum jinja_flow exec_block(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n)
+/* Generation blocks are call blocks whose caller's text is printed. */
+static enum jinja_flow exec_generation(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n)
 {
-    struct jinja_frame *inner = enter(r, n->scope[0], n->kind == N_BLOCK ? NULL : f);
-    enum jinja_flow flow = inner ? jinja_exec(r, inner, &n->l[0]) : FLOW_ERROR;
+    struct jinja_frame *inner = enter(r, n->scope[0], f);
+    struct jinja_args none = {0};
+    enum jinja_flow flow = inner && bind_special(r, inner, n, &none) ? jinja_exec(r, inner, &n->l[0]) : FLOW_ERROR;
     leave(r, inner);
     return flow;
+}
+
+/* What the stored variables around a scoped block are. */
+static struct jv around(struct jinja_run *r, const struct jinja_frame *f)
+{
+    struct jv d = jv_dict_new(r), old;
+    for (; f && !jv_is_error(d); f = f->parent)
+        for (size_t i = 0; i < f->scope->n; i++) {
+            struct jv key = jv_cstr(r, f->scope->ref[i].name);
+            if (!f->scope->ref[i].stored || f->v[i].type == JV_MISSING || jv_dict_get(r, d.u.d, key, &old) != 0)
+                continue;
+            if (!jv_dict_set(r, d.u.d, key, f->v[i]))
+                return jv_error;
+        }
+    return d;
+}
+
+/* A block sees the template's variables only, and those around it if scoped. */
+static enum jinja_flow run_block(struct jinja_run *r, const struct jinja_node *n, struct jv_dict *scoped)
+{
+    struct jv_dict *outer = r->scoped;
+    enum jinja_flow flow = FLOW_ERROR;
+    r->scoped = scoped;
+    struct jinja_frame *inner = jv_enter(r) ? enter(r, n->scope[0], NULL) : NULL;
+    if (inner && n->caller >= 0)
+        inner->v[n->caller] = (struct jv){JV_TEMPLATE, {.i = 0}};
+    if (inner && n->kwargs >= 0) {
+        char *hint = jv_alloc(r, 160);
+        if (hint)
+            snprintf(hint, 160, "there is no parent block called '%.100s'.", n->s);
+        inner->v[n->kwargs] = hint ? jv_undefined_hint(r, hint) : jv_error;
+    }
+    if (inner && r->status == TLM_OK)
+        flow = jinja_exec(r, inner, &n->l[0]);
+    leave(r, inner);
+    jv_leave(r);
+    r->scoped = outer;
+    return flow;
+}
+
+static enum jinja_flow exec_block(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n)
+{
+    struct jv scoped = n->flag ? around(r, f) : jv_none;
+    if (n->op)
+        jv_fail(r, TLM_EINVAL, "Required block '%s' not found", n->s);
+    return r->status == TLM_OK ? run_block(r, n, n->flag ? scoped.u.d : NULL) : FLOW_ERROR;
+}
+
+struct jv jinja_call_block(struct jinja_run *r, const struct jv_func *fn, const struct jinja_args *args)
+{
+    struct buf b, *outer = r->out;
+    if (args->n || (args->kw && args->kw->n))
+        return jv_type_error(r, "a block takes no arguments");
+    jv_buf_init(r, &b);
+    r->out = &b;
+    enum jinja_flow flow = run_block(r, fn->node, NULL);
+    r->out = outer;
+    struct jv text = jv_from_buf(r, &b);
+    return flow == FLOW_ERROR ? jv_error : jinja_safe_if(r, text, r->autoescape);
+}
+
+struct jv jinja_find_block(struct jinja_run *r, struct jv name)
+{
+    for (size_t i = 0; name.type == JV_STR && i < r->tpl->blocks.n; i++) {
+        if (!jv_str_is(name, r->tpl->blocks.v[i]->s))
+            continue;
+        struct jv_func *fn = jv_alloc(r, sizeof *fn);
+        if (!fn)
+            return jv_error;
+        *fn = (struct jv_func){.kind = JV_BLOCK, .self = jv_none, .node = r->tpl->blocks.v[i]};
+        return (struct jv){JV_FUNC, {.fn = fn}};
+    }
+    return jv_missing;
+}
+
+static enum jinja_flow exec_autoescape(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n)
+{
+    struct jinja_frame *inner = enter(r, n->scope[0], f);
+    struct jv on = inner ? jinja_eval(r, inner, n->a) : jv_error;
+    bool outer = r->autoescape;
+    enum jinja_flow flow = FLOW_ERROR;
+    if (!jv_is_error(on)) {
+        r->autoescape = jv_truth(on);
+        flow = jinja_exec(r, inner, &n->l[0]);
+        r->autoescape = outer;
+    }
+    leave(r, inner);
+    return flow;
+}
+
+static enum jinja_flow exec_load(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n)
+{
+    struct jv name = jinja_eval(r, f, n->a);
+    if (jv_is_error(name) || (n->flag && jv_is_seq(name) && !name.u.l->n))
+        return jv_is_error(name) ? FLOW_ERROR : FLOW_NORMAL;
+    jv_fail(r, TLM_EINVAL, "a chat template cannot load another template");
+    return FLOW_ERROR;
 }
 
 static enum jinja_flow exec_if(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n)
@@ -554,8 +655,12 @@ static enum jinja_flow exec_statement(struct jinja_run *r, struct jinja_frame *f
     switch (n->kind) {
     case N_DATA:
         return print(r, n->value) ? FLOW_NORMAL : FLOW_ERROR;
-    case N_PRINT:
-        return print(r, jinja_eval(r, f, n->a)) ? FLOW_NORMAL : FLOW_ERROR;
+    case N_PRINT: {
+        struct jv v = jinja_eval(r, f, n->a);
+        /* jinja2 writes constants when it compiles, not knowing the block's value. */
+        bool constant = n->escape == ESCAPE_ASK && n->a->kind == N_CONST;
+        return print(r, jinja_escapes(r, n) && !constant ? jinja_escape(r, v) : v) ? FLOW_NORMAL : FLOW_ERROR;
+    }
     case N_SET:
         return exec_set(r, f, n);
     case N_SETBLOCK:
@@ -574,8 +679,13 @@ static enum jinja_flow exec_statement(struct jinja_run *r, struct jinja_frame *f
     case N_WITH:
         return exec_with(r, f, n);
     case N_GENERATION:
+        return exec_generation(r, f, n);
     case N_BLOCK:
         return exec_block(r, f, n);
+    case N_AUTOESCAPE:
+        return exec_autoescape(r, f, n);
+    case N_LOAD:
+        return exec_load(r, f, n);
     case N_BREAK:
         return FLOW_BREAK;
     case N_CONTINUE:
@@ -600,5 +710,7 @@ enum jinja_flow jinja_exec(struct jinja_run *r, struct jinja_frame *f, const str
 enum jinja_flow jinja_exec_root(struct jinja_run *r)
 {
     struct jinja_frame *f = enter(r, r->tpl->root, NULL);
+    if (f && r->tpl->self >= 0)
+        f->v[r->tpl->self] = (struct jv){JV_TEMPLATE, {.i = 0}};
     return f ? jinja_exec(r, f, &r->tpl->body) : FLOW_ERROR;
 }

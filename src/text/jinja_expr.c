@@ -73,9 +73,16 @@ static struct jv eval_concat(struct jinja_run *r, struct jinja_frame *f, const s
     struct buf b;
     jv_buf_init(r, &b);
     struct jv list = eval_list(r, f, n);
-    for (size_t i = 0; !jv_is_error(list) && i < list.u.l->n; i++)
-        jv_add_str(r, &b, list.u.l->v[i]);
-    return jv_from_buf(r, &b);
+    bool safe = false;
+    for (size_t i = 0; jinja_escapes(r, n) && !jv_is_error(list) && i < list.u.l->n; i++)
+        safe = safe || (list.u.l->v[i].type == JV_STR && list.u.l->v[i].u.s->safe);
+    for (size_t i = 0; !jv_is_error(list) && i < list.u.l->n; i++) {
+        struct jv part = list.u.l->v[i];
+        part = safe ? jinja_escape(r, part) : part;
+        if (jv_is_error(part) || !jv_add_str(r, &b, part))
+            break;
+    }
+    return jinja_safe_if(r, jv_from_buf(r, &b), safe);
 }
 
 static struct jv eval_item(struct jinja_run *r, struct jinja_frame *f, const struct jinja_node *n)

@@ -5,7 +5,8 @@
 #include "text/jinja_eval.h"
 #include "text/jinja_text.h"
 
-static const struct jinja_filter_def *const tables[] = {jinja_text_filters, jinja_seq_filters, jinja_misc_filters};
+static const struct jinja_filter_def *const tables[] = {jinja_text_filters, jinja_seq_filters, jinja_misc_filters,
+                                                        jinja_wrap_filters};
 
 enum { TABLES = sizeof tables / sizeof tables[0], ROW_STRIDE = 1000 };
 
@@ -295,6 +296,11 @@ int jinja_test(struct jinja_run *r, int row, const char *name, struct jv v, cons
     if (!jinja_bind(r, name, tests[row].argument ? spec : "", args, &a))
         return -1;
     int same;
+    if ((id == IS_FILTER || id == IS_TEST) &&
+        (v.type == JV_LIST || v.type == JV_DICT || (v.type == JV_VIEW && v.u.view->kind != JV_VALUES))) {
+        jv_type_error(r, "unhashable type: '%s'", jv_type_name(v));
+        return -1;
+    }
     switch (tests[row].id) {
     case IS_ODD:
         return remainder_is(r, v, jv_int(2), 1);

@@ -59,12 +59,17 @@ static struct jv truncated(struct jinja_run *r, double f, struct jv otherwise)
         return otherwise;
     if (fabs(f) < 9.2e18)
         return jv_int((int64_t)f);
-    char t[400];
-    int n = snprintf(t, sizeof t, "%.0f", f);
-    struct jv v = jv_str(r, t, (size_t)n);
-    if (!jv_is_error(v))
-        v.type = JV_BIG;
-    return v;
+    return jinja_big_from_double(r, f);
+}
+
+/* Base 0 is told by the number's own prefix. */
+static int number_base(const struct jv_str *s, int base)
+{
+    size_t i = s->n && (s->p[0] == '-' || s->p[0] == '+');
+    char mark = (char)(i + 1 < s->n && s->p[i] == '0' ? s->p[i + 1] | 32 : 0);
+    if (base)
+        return base;
+    return mark == 'x' ? 16 : mark == 'o' ? 8 : mark == 'b' ? 2 : 10;
 }
 
 FILTER(f_int)
@@ -82,18 +87,10 @@ FILTER(f_int)
         if (got == 1)
             return jv_int(i);
         if (got == 2) {
-            if (base != 10 || memchr(v.u.s->p, '_', v.u.s->n))
-                return jv_fail(r, TLM_EINVAL, "an integer does not fit 64 bits");
-            struct jv big = jinja_strip(r, v, jv_missing, true, true);
-            size_t skip = 0;
-            if (jv_is_error(big))
-                return big;
-            while (skip < big.u.s->n && (big.u.s->p[skip] == '+' || big.u.s->p[skip] == '0'))
-                skip++;
-            big = jv_str_borrow(r, big.u.s->p + skip, big.u.s->n - skip);
-            if (!jv_is_error(big))
-                big.type = JV_BIG;
-            return big;
+            struct jv plain = jinja_strip(r, v, jv_missing, true, true);
+            return jv_is_error(plain)
+                       ? plain
+                       : jinja_big_read(r, plain.u.s->p, plain.u.s->n, number_base(plain.u.s, (int)base));
         }
         return text_to_double(v.u.s->p, v.u.s->n, &f) ? truncated(r, f, otherwise) : otherwise;
     }
@@ -112,6 +109,8 @@ FILTER(f_float)
 {
     (void)args;
     double f;
+    if (v.type == JV_BIG && isinf(jv_to_double(v)))
+        return jv_fail(r, TLM_EINVAL, "int too large to convert to float");
     if (jv_is_number(v))
         return jv_float(jv_to_double(v));
     if (v.type == JV_STR && text_to_double(v.u.s->p, v.u.s->n, &f))
@@ -121,21 +120,21 @@ FILTER(f_float)
     return a[0].type == JV_MISSING ? jv_float(0) : a[0];
 }
 
-static struct jv round_int(struct jinja_run *r, int64_t v, int64_t digits)
+/* Half to even, at 10 ** -digits. */
+static struct jv round_int(struct jinja_run *r, struct jv v, int64_t digits)
 {
     if (digits >= 0)
-        return jv_int(v);
-    if (digits < -18)
+        return v.type == JV_BOOL ? jv_int(v.u.i) : v;
+    if (digits < -5000)
         return jv_int(0);
-    int64_t unit = 1;
-    for (; digits < 0; digits++)
-        unit *= 10;
-    int64_t rest = v % unit;
-    if (rest < 0)
-        rest += unit;
-    int64_t down = v - rest, odd = down / unit & 1;
-    bool up = rest > unit / 2 || (rest == unit / 2 && odd);
-    return up ? jinja_binary(r, '+', jv_int(down), jv_int(unit)) : jv_int(down);
+    struct jv unit = jinja_binary(r, 'P', jv_int(10), jv_int(-digits)), rest = jinja_binary(r, '%', v, unit);
+    struct jv down = jinja_binary(r, '-', v, rest),
+              odd = jinja_binary(r, '%', jinja_binary(r, 'F', down, unit), jv_int(2));
+    struct jv twice = jinja_binary(r, '*', rest, jv_int(2));
+    int above = jv_compare(r, twice, unit, '>'), half = jv_equal(r, twice, unit);
+    if (above < 0 || half < 0 || jv_is_error(odd))
+        return jv_error;
+    return above || (half && jv_truth(odd)) ? jinja_binary(r, '+', down, unit) : down;
 }
 
 static double round_half_even(double f)
@@ -179,9 +178,7 @@ FILTER(f_round)
                                    : jv_fail(r, TLM_EINVAL, "cannot convert float to integer");
         if (precision.type != JV_NONE && !jinja_int_arg(r, precision, &digits))
             return jv_error;
-        if (v.type == JV_BIG)
-            return v;
-        return v.type == JV_FLOAT ? round_float(v.u.f, digits) : round_int(r, v.u.i, digits);
+        return v.type == JV_FLOAT ? round_float(v.u.f, digits) : round_int(r, v, digits);
     }
     struct jv scale = jinja_binary(r, 'P', jv_int(10), precision), scaled = jinja_binary(r, '*', v, scale);
     if (jv_is_error(scaled))
@@ -210,7 +207,7 @@ FILTER(f_filesizeformat)
     if (n == 1)
         return jv_cstr(r, "1 Byte");
     if (n < base) {
-        snprintf(t, sizeof t, "%.0f Bytes", trunc(n));
+        snprintf(t, sizeof t, "%.0f Bytes", trunc(n) + 0.0);
         return jv_str(r, t, strlen(t));
     }
     for (unit = base * base; i < 7 && !(n < unit); i++)

@@ -47,9 +47,8 @@ static struct jv reversed(struct jinja_run *r, struct jv v)
 {
     bool can = v.type == JV_STR || jv_is_seq(v) || v.type == JV_DICT || v.type == JV_VIEW || v.type == JV_RANGE;
     struct jv list = can || v.type == JV_UNDEFINED ? jv_to_list(r, v) : jv_error;
-    if (!can)
-        return v.type == JV_UNDEFINED ? jv_undefined_error(r, v)
-                                      : jv_type_error(r, "'%s' object is not reversible", jv_type_name(v));
+    if (!can && v.type != JV_UNDEFINED)
+        return jv_type_error(r, "'%s' object is not reversible", jv_type_name(v));
     for (size_t i = 0; !jv_is_error(list) && i < list.u.l->n / 2; i++) {
         struct jv t = list.u.l->v[i];
         list.u.l->v[i] = list.u.l->v[list.u.l->n - 1 - i];
@@ -93,20 +92,50 @@ FILTER(f_reverse)
     return jv_is_error(list) ? list : jv_iter_new(r, next_of_list, "list_reverseiterator", list);
 }
 
+/* With autoescape on: escapes as soon as one part or the separator is safe. */
+static struct jv join_escaped(struct jinja_run *r, struct jv list, struct jv sep)
+{
+    bool safe = sep.type == JV_STR && sep.u.s->safe;
+    for (size_t i = 0; i < list.u.l->n; i++)
+        safe = safe || (list.u.l->v[i].type == JV_STR && list.u.l->v[i].u.s->safe);
+    struct buf b;
+    jv_buf_init(r, &b);
+    for (size_t i = 0; i < list.u.l->n; i++) {
+        struct jv part = list.u.l->v[i], between = i ? sep : jv_none;
+        if (safe) {
+            part = jinja_escape(r, part);
+            between = i ? jinja_escape(r, between) : between;
+        }
+        if (jv_is_error(part) || (i && !jv_add_str(r, &b, between)) || !jv_add_str(r, &b, part))
+            break;
+    }
+    return jinja_safe_if(r, jv_from_buf(r, &b), safe);
+}
+
 FILTER(f_join)
 {
     (void)args;
-    struct jv sep = a[0].type == JV_MISSING ? jv_cstr(r, "") : jv_to_str(r, a[0]), item;
-    struct jv_iter *it = jv_is_error(sep) ? NULL : jv_iterate(r, v);
-    struct buf b;
+    struct jv sep = a[0].type == JV_MISSING ? jv_cstr(r, "") : r->autoescape ? a[0] : jv_to_str(r, a[0]), item;
+    struct jv list = jv_list_new(r, 4);
+    struct jv_iter *it = jv_is_error(sep) || jv_is_error(list) ? NULL : jv_iterate(r, v);
     int got = it ? 0 : -1;
-    jv_buf_init(r, &b);
-    for (size_t i = 0; it && (got = jv_next(r, it, &item)) > 0; i++) {
+    while (it && (got = jv_next(r, it, &item)) > 0) {
         item = jinja_attr_path(r, item, a[1], jv_missing);
+        if (!r->autoescape)
+            item = jv_to_str(r, item);
+        if (!jv_list_add(r, list, item))
+            return jv_error;
+    }
+    if (got < 0)
+        return jv_error;
+    if (r->autoescape)
+        return join_escaped(r, list, sep);
+    struct buf b;
+    jv_buf_init(r, &b);
+    for (size_t i = 0; i < list.u.l->n; i++) {
         if (i)
             buf_add(&b, sep.u.s->p, sep.u.s->n);
-        if (jv_is_error(item) || !jv_add_str(r, &b, item))
-            break;
+        buf_add(&b, list.u.l->v[i].u.s->p, list.u.l->v[i].u.s->n);
     }
     return jv_from_buf(r, &b);
 }
@@ -418,8 +447,19 @@ static struct jv sort_key(struct jinja_run *r, struct jv item, struct jv path, b
     return key;
 }
 
+/* sorted()'s reverse: an integer. */
+static bool reverse_arg(struct jinja_run *r, struct jv v, bool *out)
+{
+    int64_t i = 0;
+    if (v.type != JV_MISSING && !jinja_int_arg(r, v, &i))
+        return false;
+    *out = i != 0;
+    return true;
+}
+
 FILTER(f_sort)
 {
+    bool reverse;
     (void)args;
     struct jv list = jv_to_list(r, v);
     if (jv_is_error(list))
@@ -430,7 +470,9 @@ FILTER(f_sort)
         if (jv_is_error(keys[i]))
             return jv_error;
     }
-    return keys && jinja_sort(r, list.u.l->v, keys, list.u.l->n, flag(a[0])) ? list : jv_error;
+    if (!keys || !reverse_arg(r, a[0], &reverse))
+        return jv_error;
+    return jinja_sort(r, list.u.l->v, keys, list.u.l->n, reverse) ? list : jv_error;
 }
 
 FILTER(f_dictsort)
@@ -438,7 +480,7 @@ FILTER(f_dictsort)
     (void)args;
     if (a[1].type != JV_MISSING && !jv_str_is(a[1], "key") && !jv_str_is(a[1], "value"))
         return jv_fail(r, TLM_EINVAL, "You can only sort by either \"key\" or \"value\"");
-    bool by_value = a[1].type != JV_MISSING && jv_str_is(a[1], "value");
+    bool reverse, by_value = a[1].type != JV_MISSING && jv_str_is(a[1], "value");
     if (v.type == JV_UNDEFINED)
         return jv_undefined_error(r, v);
     if (v.type != JV_DICT)
@@ -454,7 +496,7 @@ FILTER(f_dictsort)
         if (jv_is_error(keys[i]) || !jv_list_add(r, list, jv_pair(r, e->key, e->value)))
             return jv_error;
     }
-    return jinja_sort(r, list.u.l->v, keys, n, flag(a[2])) ? list : jv_error;
+    return reverse_arg(r, a[2], &reverse) && jinja_sort(r, list.u.l->v, keys, n, reverse) ? list : jv_error;
 }
 
 static struct jv extreme(struct jinja_run *r, struct jv v, const struct jv *a, char op)

@@ -26,15 +26,7 @@ static struct jv soft(struct jinja_run *r, struct jv v)
 
 static struct jv keep_safe(struct jinja_run *r, struct jv was, struct jv now)
 {
-    if (jv_is_error(now) || !was.u.s->safe || now.u.s->safe)
-        return now;
-    struct jv_str *s = jv_alloc(r, sizeof *s);
-    if (!s)
-        return jv_error;
-    *s = *now.u.s;
-    s->safe = true;
-    now.u.s = s;
-    return now;
+    return jinja_safe_if(r, now, was.u.s->safe);
 }
 
 static struct jv cased(struct jinja_run *r, struct jv v, int how)
@@ -113,6 +105,16 @@ FILTER(f_replace)
     int64_t count = -1;
     if (a[2].type != JV_MISSING && a[2].type != JV_NONE && !jinja_int_arg(r, a[2], &count))
         return jv_error;
+    bool old_safe = a[0].type == JV_STR && a[0].u.s->safe, new_safe = a[1].type == JV_STR && a[1].u.s->safe;
+    if (r->autoescape) {
+        struct jv text = old_safe || (new_safe && !(v.type == JV_STR && v.u.s->safe)) ? jinja_escape(r, v) : soft(r, v);
+        struct jv with = soft(r, a[1]), what = soft(r, a[0]);
+        if (text.type == JV_STR && text.u.s->safe)
+            with = jinja_escape(r, with);
+        if (jv_is_error(text) || jv_is_error(with) || jv_is_error(what))
+            return jv_error;
+        return keep_safe(r, text, jinja_replace(r, text, what, with, count < 0 ? -1 : count));
+    }
     struct jv s = jv_to_str(r, v), old = jv_to_str(r, a[0]), new = jv_to_str(r, a[1]);
     if (jv_is_error(s) || jv_is_error(old) || jv_is_error(new))
         return jv_error;
@@ -140,16 +142,7 @@ FILTER(f_forceescape)
 FILTER(f_safe)
 {
     UNUSED_ARGS;
-    v = jv_to_str(r, v);
-    if (jv_is_error(v))
-        return v;
-    struct jv_str *s = jv_alloc(r, sizeof *s);
-    if (!s)
-        return jv_error;
-    *s = *v.u.s;
-    s->safe = true;
-    v.u.s = s;
-    return v;
+    return jinja_safe_if(r, jv_to_str(r, v), true);
 }
 
 FILTER(f_format)
@@ -199,25 +192,32 @@ FILTER(f_indent)
             buf_add(&b, width.u.s->p, width.u.s->n);
         buf_add(&b, line->p, line->n);
     }
-    return jv_from_buf(r, &b);
+    return jinja_safe_if(r, jv_from_buf(r, &b), v.u.s->safe);
 }
 
 FILTER(f_truncate)
 {
     (void)args;
-    int64_t length = 255, leeway = 5;
-    if ((a[0].type != JV_MISSING && !jinja_int_arg(r, a[0], &length)) ||
-        (a[3].type != JV_MISSING && a[3].type != JV_NONE && !jinja_int_arg(r, a[3], &leeway)))
+    int64_t length = 255, integer;
+    double leeway = 5;
+    if (a[0].type != JV_MISSING && !jinja_int_arg(r, a[0], &length))
         return jv_error;
+    if (a[3].type == JV_FLOAT)
+        leeway = a[3].u.f;
+    else if (a[3].type != JV_MISSING && a[3].type != JV_NONE) {
+        if (!jinja_int_arg(r, a[3], &integer))
+            return jv_error;
+        leeway = (double)integer;
+    }
     struct jv end = a[2].type == JV_MISSING ? jv_cstr(r, "...") : a[2];
     if (!jinja_str_arg(r, "truncate", end))
         return jv_error;
-    if (length < (int64_t)end.u.s->chars || leeway < 0)
+    if (length < (int64_t)end.u.s->chars || !(leeway >= 0))
         return jv_fail(r, TLM_EINVAL, "expected length >= %zu and leeway >= 0", end.u.s->chars);
     int64_t n = jv_len(r, v);
     if (n == -2)
         return jv_type_error(r, "object of type '%s' has no len()", jv_type_name(v));
-    if (n < 0 || n <= length + leeway)
+    if (n < 0 || (double)n <= (double)length + leeway)
         return n < 0 ? jv_error : v;
     struct jv part[3] = {jv_none, jv_int(length - (int64_t)end.u.s->chars), jv_none};
     struct jv head = jinja_slice(r, v, part);
@@ -328,14 +328,7 @@ FILTER(f_xmlattr)
         buf_add(&b, value.u.s->p, value.u.s->n);
         buf_add_char(&b, '"');
     }
-    return jv_from_buf(r, &b);
-}
-
-FILTER(f_unsupported)
-{
-    UNUSED_ARGS;
-    (void)v;
-    return jv_fail(r, TLM_EUNSUPPORTED, "the filters pprint, random, striptags, urlize and wordwrap are not supported");
+    return jinja_safe_if(r, jv_from_buf(r, &b), r->autoescape);
 }
 
 const struct jinja_filter_def jinja_text_filters[] = {
@@ -347,20 +340,15 @@ const struct jinja_filter_def jinja_text_filters[] = {
     {"format", NULL, f_format},
     {"indent", "width?,first?,blank?", f_indent},
     {"lower", "", f_lower},
-    {"pprint", NULL, f_unsupported},
-    {"random", NULL, f_unsupported},
     {"replace", "old,new,count?", f_replace},
     {"safe", "", f_safe},
     {"string", "", f_string},
-    {"striptags", NULL, f_unsupported},
     {"title", "", f_title},
     {"trim", "chars?", f_trim},
     {"truncate", "length?,killwords?,end?,leeway?", f_truncate},
     {"upper", "", f_upper},
     {"urlencode", "", f_urlencode},
-    {"urlize", NULL, f_unsupported},
     {"wordcount", "", f_wordcount},
-    {"wordwrap", NULL, f_unsupported},
     {"xmlattr", "autospace?", f_xmlattr},
     {NULL, NULL, NULL},
 };

@@ -43,66 +43,75 @@ static bool add_padded(struct jinja_run *r, struct buf *b, const char *sign, con
     return jv_buf_ok(r, b);
 }
 
-/* Separators between groups of digits from the right; n digits at p. */
-static size_t grouped(const char *p, size_t n, char sep, int every, char *out, size_t max)
+static unsigned number_base(char type)
 {
-    size_t k = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (i && (n - i) % (size_t)every == 0 && k < max)
-            out[k++] = sep;
-        if (k < max)
-            out[k++] = p[i];
+    return type == 'x' || type == 'X' ? 16 : type == 'o' ? 8 : type == 'b' ? 2 : 10;
+}
+
+/* Digits with separators between groups from the right, and zeros before them
+ * so that there are at least `width` characters. */
+static void add_grouped(struct buf *out, const char *p, size_t n, char sep, size_t every, size_t width)
+{
+    size_t digits = n;
+    while (digits + (digits - 1) / every < width && digits < WIDTH_MAX)
+        digits++;
+    for (size_t i = 0; i < digits; i++) {
+        if (i && (digits - i) % every == 0)
+            buf_add_char(out, sep);
+        buf_add_char(out, i < digits - n ? '0' : p[i - (digits - n)]);
     }
-    return k;
 }
 
 static bool add_number(struct jinja_run *r, struct buf *b, bool negative, const char *prefix, const char *digits,
                        struct spec *s)
 {
-    char sign[8], out[1400], whole_out[1000];
+    char sign[8];
     snprintf(sign, sizeof sign, "%s%s", negative ? "-" : s->sign == '+' ? "+" : s->sign == ' ' ? " " : "", prefix);
-    size_t n = strlen(digits), whole = strspn(digits, "0123456789abcdefABCDEF");
-    if (s->group && isdigit((unsigned char)digits[0])) {
-        bool decimal = !strchr("xXob", s->type) || !s->type;
-        if (decimal)
-            whole = strspn(digits, "0123456789");
-        int every = decimal ? 3 : 4;
-        size_t k = grouped(digits, whole, s->group, every, whole_out, sizeof whole_out);
-        /* Zero padding takes part in the grouping. */
-        if (s->fill[0] == '0' && s->align == '=' && s->fill_n == 1) {
-            char padded[1000];
-            size_t rest = n - whole, want = s->width > 0 ? (size_t)s->width : 0, zeros = 0;
-            while (strlen(sign) + k + rest < want && whole + zeros < 700) {
-                zeros++;
-                memset(padded, '0', zeros);
-                memcpy(padded + zeros, digits, whole);
-                k = grouped(padded, whole + zeros, s->group, every, whole_out, sizeof whole_out);
-            }
-        }
-        snprintf(out, sizeof out, "%.*s%s", (int)k, whole_out, digits + whole);
-        digits = out;
-        n = strlen(out);
+    size_t n = strlen(digits);
+    if (!s->group || !isdigit((unsigned char)digits[0]))
+        return add_padded(r, b, sign, digits, n, s, s->align ? s->align : '>');
+    bool decimal = number_base(s->type) == 10;
+    size_t whole = strspn(digits, decimal ? "0123456789" : "0123456789abcdefABCDEF"), width = 0;
+    /* Zero padding takes part in the grouping. */
+    if (s->fill[0] == '0' && s->align == '=' && s->fill_n == 1 && s->width > 0) {
+        size_t others = strlen(sign) + n - whole;
+        width = (size_t)s->width > others ? (size_t)s->width - others : 0;
     }
-    return add_padded(r, b, sign, digits, n, s, s->align ? s->align : '>');
+    struct buf t;
+    jv_buf_init(r, &t);
+    add_grouped(&t, digits, whole, s->group, decimal ? 3 : 4, width);
+    buf_add(&t, digits + whole, n - whole);
+    bool ok = jv_buf_ok(r, &t) && jv_step(r, t.len / 16) &&
+              add_padded(r, b, sign, buf_str(&t), t.len, s, s->align ? s->align : '>');
+    buf_deinit(&t);
+    return ok;
+}
+
+static bool add_big(struct jinja_run *r, struct buf *b, struct jv v, struct spec *s)
+{
+    struct buf t;
+    char prefix[4] = "";
+    jv_buf_init(r, &t);
+    bool ok = jinja_big_digits(r, v, number_base(s->type), &t) && buf_add_char(&t, 0) == TLM_OK;
+    for (size_t i = 0; ok && s->type == 'X' && i < t.len; i++)
+        t.data[i] = (char)toupper((unsigned char)t.data[i]);
+    if (s->alternate && number_base(s->type) != 10)
+        snprintf(prefix, sizeof prefix, "0%c", s->type);
+    ok = ok && add_number(r, b, v.u.s->p[0] == '-', prefix, t.data, s);
+    buf_deinit(&t);
+    return ok;
 }
 
 static bool add_int(struct jinja_run *r, struct buf *b, struct jv v, struct spec *s)
 {
     char t[640], prefix[4] = "";
     bool negative;
-    if (v.type == JV_BIG) {
-        if (!strchr("dn", s->type) && s->type) {
-            jv_fail(r, TLM_EINVAL, "an integer is too large for this format");
-            return false;
-        }
-        negative = v.u.s->p[0] == '-';
-        snprintf(t, sizeof t, "%.*s", (int)(v.u.s->n - negative), v.u.s->p + negative);
-        return add_number(r, b, negative, "", t, s);
-    }
+    if (v.type == JV_BIG)
+        return add_big(r, b, v, s);
     negative = v.u.i < 0;
     uint64_t u = negative ? 0 - (uint64_t)v.u.i : (uint64_t)v.u.i;
     size_t k = sizeof t - 1;
-    unsigned base = s->type == 'x' || s->type == 'X' ? 16 : s->type == 'o' ? 8 : s->type == 'b' ? 2 : 10;
+    unsigned base = number_base(s->type);
     t[k] = 0;
     do {
         t[--k] = (s->type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[u % base];
@@ -184,6 +193,23 @@ static bool add_float(struct jinja_run *r, struct buf *b, double f, struct spec 
     return add_number(r, b, negative, "", t, s);
 }
 
+/* Python's ascii(): the escapes of repr for every other character, too. */
+static void to_ascii(struct buf *b)
+{
+    struct buf out;
+    size_t len;
+    buf_init(&out, b->max);
+    for (size_t i = 0; i < b->len && out.status == TLM_OK; i += len) {
+        uint32_t c = text_get(b->data + i, b->len - i, &len);
+        if (c < 0x80)
+            buf_add_char(&out, (char)c);
+        else
+            buf_printf(&out, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+    }
+    buf_deinit(b);
+    *b = out;
+}
+
 /* One code point by number. */
 static bool add_char(struct jinja_run *r, struct buf *b, int64_t c, struct spec *s)
 {
@@ -212,7 +238,7 @@ struct percent {
     size_t n, at;
     struct jv value;
     size_t used;
-    bool tuple;
+    bool tuple, safe; /* safe: the format is a safe string */
 };
 
 static bool next_arg(struct percent *x, struct jv *out)
@@ -316,9 +342,29 @@ static bool percent_int(struct percent *x, struct buf *b, struct jv v, struct sp
     return add_int(x->r, b, n, s);
 }
 
+/* A safe format sees its arguments through int() and float() alone. */
+static struct jv number_for_safe(struct percent *x, struct jv v, char type)
+{
+    struct jinja_args missing = {.v = (struct jv[]){jv_missing}, .n = 0};
+    int64_t i;
+    double f;
+    if (type == 'c' || strchr("xXo", type))
+        return jv_type_error(x->r, "%%%c format: an integer is required", type);
+    if (v.type != JV_STR)
+        return v;
+    if (strchr("diu", type) ? text_to_int(v.u.s->p, v.u.s->n, 10, &i) : text_to_double(v.u.s->p, v.u.s->n, &f))
+        return jinja_filter(x->r, -1, strchr("diu", type) ? "int" : "float", v, &missing);
+    return jv_fail(x->r, TLM_EINVAL, "could not convert string to a number");
+}
+
 static bool percent_value(struct percent *x, struct buf *b, struct jv v, struct spec *s, char type)
 {
     struct jv t;
+    if (x->safe && type && strchr("cdiuxXoeEfFgG", type)) {
+        v = number_for_safe(x, v, type);
+        if (jv_is_error(v))
+            return false;
+    }
     switch (type) {
     case 's':
     case 'r':
@@ -329,8 +375,12 @@ static bool percent_value(struct percent *x, struct buf *b, struct jv v, struct 
             struct buf repr;
             jv_buf_init(x->r, &repr);
             jv_add_repr(x->r, &repr, v);
+            if (type == 'a')
+                to_ascii(&repr);
             t = jv_from_buf(x->r, &repr);
         }
+        if (x->safe)
+            t = jinja_escape(x->r, type == 's' ? v : t);
         s->fill[0] = ' ';
         return !jv_is_error(t) && add_text(x->r, b, t, s, s->align == '<' ? '<' : '>');
     case 'c':
@@ -376,6 +426,10 @@ static bool percent_one(struct percent *x, struct buf *b)
     struct spec s = {.fill = " ", .fill_n = 1, .precision = -1};
     struct jv v = jv_none;
     bool keyed, left = false;
+    if (x->at < x->n && x->p[x->at] == '%') {
+        x->at++;
+        return buf_add_char(b, '%') == TLM_OK;
+    }
     if (!percent_key(x, &v, &keyed))
         return false;
     for (; x->at < x->n && x->p[x->at] && strchr("-+ #0", x->p[x->at]); x->at++) {
@@ -408,8 +462,6 @@ static bool percent_one(struct percent *x, struct buf *b)
     char type = x->p[x->at++];
     s.align = left ? '<' : s.zero ? '=' : '>';
     s.fill[0] = s.zero && !left ? '0' : ' ';
-    if (type == '%')
-        return buf_add_char(b, '%') == TLM_OK;
     if (!keyed && !next_arg(x, &v))
         return false;
     return percent_value(x, b, v, &s, type);
@@ -417,7 +469,7 @@ static bool percent_one(struct percent *x, struct buf *b)
 
 struct jv jinja_percent(struct jinja_run *r, struct jv format, struct jv value)
 {
-    struct percent x = {r, format.u.s->p, format.u.s->n, 0, value, 0, value.type == JV_TUPLE};
+    struct percent x = {r, format.u.s->p, format.u.s->n, 0, value, 0, value.type == JV_TUPLE, format.u.s->safe};
     struct buf b;
     bool ok = jv_step(r, x.n / 16);
     jv_buf_init(r, &b);
@@ -435,7 +487,7 @@ struct jv jinja_percent(struct jinja_run *r, struct jv format, struct jv value)
                    value.type == JV_RANGE || value.type == JV_VIEW;
     if (ok && x.used < (x.tuple ? value.u.l->n : 1) && !(mapping && !x.tuple && value.type != JV_VIEW))
         jv_type_error(r, "not all arguments converted during string formatting");
-    return jv_from_buf(r, &b);
+    return jinja_safe_if(r, jv_from_buf(r, &b), x.safe);
 }
 
 /* ---- str.format ---- */
@@ -443,12 +495,14 @@ struct jv jinja_percent(struct jinja_run *r, struct jv format, struct jv value)
 static bool parse_spec(struct jinja_run *r, const char *p, size_t n, struct spec *s)
 {
     size_t i = 0, len = 0;
+    bool filled = false;
     *s = (struct spec){.fill = " ", .fill_n = 1, .precision = -1};
     if (n)
         (void)text_get(p, n, &len);
     if (n > len && p[len] && strchr("<>=^", p[len])) {
         memcpy(s->fill, p, len);
         s->fill_n = len;
+        filled = true;
         s->align = p[len];
         i = len + 1;
     } else if (n && p[0] && strchr("<>=^", p[0])) {
@@ -461,8 +515,9 @@ static bool parse_spec(struct jinja_run *r, const char *p, size_t n, struct spec
     if (i < n && p[i] == '0') {
         i++;
         s->zero = true;
-        if (!s->align) {
+        if (!s->align)
             s->align = '=';
+        if (!filled) {
             s->fill[0] = '0';
             s->fill_n = 1;
         }
@@ -521,6 +576,7 @@ struct formatter {
     struct jinja_run *r;
     const struct jinja_args *args;
     int64_t automatic; /* next number; -1: numbers are given */
+    bool safe;
 };
 
 static bool first_field(struct formatter *x, const char *p, size_t n, struct jv *out)
@@ -591,6 +647,20 @@ static bool get_field(struct formatter *x, const char *p, size_t n, struct jv *o
 
 static bool expand(struct formatter *x, const char *p, size_t n, struct buf *b, int level);
 
+/* Into a safe string: escaped, unless it is one. */
+static bool format_safe(struct formatter *x, struct buf *b, struct jv v, const struct buf *spec)
+{
+    struct buf t;
+    if (v.type == JV_STR && v.u.s->safe && spec->len)
+        return jv_fail(x->r, TLM_EINVAL, "Unsupported format specification for Markup.").type != JV_ERROR;
+    if (v.type == JV_STR && v.u.s->safe)
+        return jv_add_str(x->r, b, v);
+    jv_buf_init(x->r, &t);
+    format_value(x->r, &t, v, buf_str(spec), spec->len);
+    struct jv text = jinja_escape(x->r, jv_from_buf(x->r, &t));
+    return !jv_is_error(text) && jv_add_str(x->r, b, text);
+}
+
 /* name!conversion:spec without its braces */
 static bool replacement(struct formatter *x, const char *p, size_t n, struct buf *b, int level)
 {
@@ -618,6 +688,8 @@ static bool replacement(struct formatter *x, const char *p, size_t n, struct buf
             jv_add_str(x->r, &t, v);
         else
             jv_add_repr(x->r, &t, v);
+        if (how == 'a')
+            to_ascii(&t);
         v = jv_from_buf(x->r, &t);
         if (jv_is_error(v))
             return false;
@@ -626,7 +698,8 @@ static bool replacement(struct formatter *x, const char *p, size_t n, struct buf
     struct buf spec;
     jv_buf_init(x->r, &spec);
     bool ok =
-        expand(x, p + i, n > i ? n - i : 0, &spec, level + 1) && format_value(x->r, b, v, buf_str(&spec), spec.len);
+        expand(x, p + i, n > i ? n - i : 0, &spec, level + 1) &&
+        (x->safe && level == 0 ? format_safe(x, b, v, &spec) : format_value(x->r, b, v, buf_str(&spec), spec.len));
     buf_deinit(&spec);
     return ok && x->r->status == TLM_OK;
 }
@@ -662,9 +735,9 @@ static bool expand(struct formatter *x, const char *p, size_t n, struct buf *b, 
 
 struct jv jinja_format(struct jinja_run *r, struct jv format, const struct jinja_args *args)
 {
-    struct formatter x = {r, args, 0};
+    struct formatter x = {r, args, 0, format.u.s->safe};
     struct buf b;
     jv_buf_init(r, &b);
     expand(&x, format.u.s->p, format.u.s->n, &b, 0);
-    return jv_from_buf(r, &b);
+    return jinja_safe_if(r, jv_from_buf(r, &b), format.u.s->safe);
 }

@@ -196,6 +196,20 @@ struct jv jv_to_tuple(struct jinja_run *r, struct jv v)
     return list;
 }
 
+/* "1.23e+05" to "1.24e+05"; not for all nines. */
+static void increment(char *t)
+{
+    char *p = strchr(t, 'e');
+    while (p && --p >= t) {
+        if (*p == '9')
+            *p = '0';
+        else if (*p >= '0') {
+            ++*p;
+            return;
+        }
+    }
+}
+
 /* Python's repr(float): the fewest digits that read back as the same value;
  * an exponent below 1e-4 and from 1e16 on. */
 void jv_float_repr(double f, char out[64])
@@ -209,6 +223,14 @@ void jv_float_repr(double f, char out[64])
         snprintf(t, sizeof t, "%.*e", digits - 1, f);
         if (strtod(t, NULL) == f)
             break;
+        /* Below a power of two doubles are closer than above it, so that the
+         * decimal after the nearest one may be the one that reads back. */
+        int e2;
+        if (fabs(frexp(f, &e2)) == 0.5) {
+            increment(t);
+            if (strtod(t, NULL) == f)
+                break;
+        }
     }
     char *e = strchr(t, 'e');
     int exponent = e ? (int)strtol(e + 1, NULL, 10) : 0;
@@ -342,7 +364,7 @@ static bool add_repr(struct jinja_run *r, struct buf *b, struct jv v)
     case JV_DICT:
         return add_dict_repr(r, b, v.u.d);
     case JV_NAMESPACE:
-        buf_add_str(b, "<TemplateNamespace ");
+        buf_add_str(b, "<Namespace ");
         if (!add_dict_repr(r, b, v.u.d))
             return false;
         buf_add_char(b, '>');
@@ -357,6 +379,9 @@ static bool add_repr(struct jinja_run *r, struct buf *b, struct jv v)
         return true;
     case JV_LOOP:
         return jinja_loop_repr(r, b, v.u.loop);
+    case JV_TEMPLATE:
+        buf_add_str(b, "<TemplateReference None>");
+        return true;
     case JV_FUNC:
         if (v.u.fn->kind == JV_MACRO) {
             const struct jinja_node *m = v.u.fn->node;

@@ -127,15 +127,11 @@ static struct jv read_number(struct reader *x)
     int64_t i;
     if (is_float)
         return text_to_double(x->s + start, x->at - start, &f) ? jv_float(f) : bad(x, "a number is too long");
-    int got = text_to_int(x->s + start, x->at - start, 10, &i);
-    if (!got)
+    if (x->at - start > 4300)
         return bad(x, "a number is too long");
-    if (got == 1)
-        return jv_int(i);
-    struct jv v = jv_str(x->r, x->s + start, x->at - start);
-    if (!jv_is_error(v))
-        v.type = JV_BIG;
-    return v;
+    return text_to_int(x->s + start, x->at - start, 10, &i) == 1
+               ? jv_int(i)
+               : jinja_big_read(x->r, x->s + start, x->at - start, 10);
 }
 
 static struct jv read_array(struct reader *x)

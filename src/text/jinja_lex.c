@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "text/jinja_ast.h"
+#include "text/jinja_eval.h"
 #include "text/jinja_text.h"
 
 struct lexer {
@@ -285,11 +286,8 @@ static bool lex_number(struct lexer *x, size_t end, bool is_float, int base)
     } else {
         int64_t i = 0;
         int got = text_to_int(t, m, base, &i);
-        if (got == 2 && base != 10)
-            return fail(x, x->at, "an integer does not fit 64 bits");
-        v = got == 2 ? jv_str(x->r, t, m) : jv_int(i);
-        if (got == 2 && !jv_is_error(v))
-            v.type = JV_BIG;
+        x->r->line = line_of(x, x->at);
+        v = got == 2 ? jinja_big_read(x->r, t, m, base) : jv_int(i);
     }
     struct jinja_token *k = add(x, T_NUMBER, x->at);
     if (!k || jv_is_error(v))

@@ -2,13 +2,24 @@
  * attribute that Python's types have, because an attribute hides a dict's key
  * of the same name; those that change a value are forbidden as in jinja2's
  * immutable sandbox. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "text/jinja_eval.h"
 #include "text/jinja_text.h"
 
-enum { BIT_DICT = 1, BIT_LIST = 2, BIT_TUPLE = 4, BIT_STR = 8, BIT_RANGE = 16, BIT_LOOP = 32, BIT_CYCLER = 64 };
+enum {
+    BIT_DICT = 1,
+    BIT_LIST = 2,
+    BIT_TUPLE = 4,
+    BIT_STR = 8,
+    BIT_RANGE = 16,
+    BIT_LOOP = 32,
+    BIT_CYCLER = 64,
+    BIT_INT = 128,
+    BIT_FLOAT = 256
+};
 
 typedef struct jv method_fn(struct jinja_run *r, struct jv self, const struct jv *a, const struct jinja_args *args);
 
@@ -246,7 +257,9 @@ static bool window(struct jinja_run *r, const struct jv_str *s, const struct jv 
     for (int i = 0; i < 2; i++) {
         if (a[i].type == JV_MISSING || a[i].type == JV_NONE)
             continue;
-        if (!jinja_int_arg(r, a[i], &v[i]))
+        if (a[i].type == JV_BIG)
+            v[i] = a[i].u.s->p[0] == '-' ? INT64_MIN : INT64_MAX;
+        else if (!jinja_int_arg(r, a[i], &v[i]))
             return false;
         if (v[i] < 0)
             v[i] = v[i] < -n ? 0 : v[i] + n;
@@ -629,6 +642,83 @@ static struct jv m_format(struct jinja_run *r, struct jv s, const struct jv *a, 
     return jinja_format(r, s, args);
 }
 
+static struct jv m_format_map(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)
+{
+    (void)args;
+    struct jinja_args kw = {.kw = a[0].type == JV_DICT ? a[0].u.d : NULL};
+    if (a[0].type != JV_DICT && memchr(s.u.s->p, '{', s.u.s->n))
+        return jv_type_error(r, "format_map() argument must be a mapping, not %s", jv_type_name(a[0]));
+    return jinja_format(r, s, &kw);
+}
+
+static struct jv m_casefold(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)
+{
+    (void)a;
+    (void)args;
+    return jinja_casefold(r, s);
+}
+
+static struct jv m_expandtabs(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)
+{
+    (void)args;
+    int64_t size = 8;
+    if (a[0].type != JV_MISSING && !jinja_int_arg(r, a[0], &size))
+        return jv_error;
+    return size > INT32_MAX || size < INT32_MIN ? jv_fail(r, TLM_EINVAL, "a tab size is too large")
+                                                : jinja_expand_tabs(r, s, size);
+}
+
+static struct jv m_translate(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)
+{
+    (void)args;
+    return jinja_translate(r, s, a[0]);
+}
+
+static struct jv m_maketrans(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)
+{
+    (void)s;
+    (void)args;
+    return jinja_make_trans(r, a);
+}
+
+static struct jv m_isidentifier(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)
+{
+    (void)r;
+    (void)a;
+    (void)args;
+    return jv_bool(jinja_is_identifier(s.u.s));
+}
+
+static struct jv m_bit_length(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)
+{
+    (void)a;
+    (void)args;
+    return jinja_bits(r, s, false);
+}
+
+static struct jv m_bit_count(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)
+{
+    (void)a;
+    (void)args;
+    return jinja_bits(r, s, true);
+}
+
+static struct jv m_conjugate(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)
+{
+    (void)r;
+    (void)a;
+    (void)args;
+    return s.type == JV_BOOL ? jv_int(s.u.i) : s;
+}
+
+static struct jv m_is_integer(struct jinja_run *r, struct jv s, const struct jv *a, const struct jinja_args *args)
+{
+    (void)r;
+    (void)a;
+    (void)args;
+    return jv_bool(isfinite(s.u.f) && floor(s.u.f) == s.u.f);
+}
+
 static struct jv view(struct jinja_run *r, struct jv self, enum jv_view_kind kind)
 {
     struct jv_view *v = jv_alloc(r, sizeof *v);
@@ -738,7 +828,7 @@ static const struct method methods[] = {
     {"lstrip", BIT_STR, "/chars?", m_lstrip},
     {"rstrip", BIT_STR, "/chars?", m_rstrip},
     {"lower", BIT_STR, "", m_lower},
-    {"casefold", BIT_STR, "", NULL},
+    {"casefold", BIT_STR, "", m_casefold},
     {"upper", BIT_STR, "", m_upper},
     {"title", BIT_STR, "", m_title},
     {"capitalize", BIT_STR, "", m_capitalize},
@@ -775,18 +865,27 @@ static const struct method methods[] = {
     {"islower", BIT_STR, "", m_islower},
     {"istitle", BIT_STR, "", m_istitle},
     {"format", BIT_STR, NULL, m_format},
-    {"format_map", BIT_STR, "", NULL},
-    {"isidentifier", BIT_STR, "", NULL},
+    {"format_map", BIT_STR, "/mapping", m_format_map},
+    {"isidentifier", BIT_STR, "", m_isidentifier},
     {"encode", BIT_STR, "", NULL},
-    {"expandtabs", BIT_STR, "", NULL},
-    {"translate", BIT_STR, "", NULL},
-    {"maketrans", BIT_STR, "", NULL},
+    {"expandtabs", BIT_STR, "tabsize?", m_expandtabs},
+    {"translate", BIT_STR, "/table", m_translate},
+    {"maketrans", BIT_STR, "/x,y?,z?", m_maketrans},
     {"items", BIT_DICT, "", m_items},
     {"keys", BIT_DICT, "", m_keys},
     {"values", BIT_DICT, "", m_values},
     {"get", BIT_DICT, "/key,default?", m_get},
     {"copy", BIT_DICT | BIT_LIST, "", m_copy},
     {"fromkeys", BIT_DICT, "/keys,value?", m_fromkeys},
+    {"bit_length", BIT_INT, "", m_bit_length},
+    {"bit_count", BIT_INT, "", m_bit_count},
+    {"conjugate", BIT_INT | BIT_FLOAT, "", m_conjugate},
+    {"is_integer", BIT_FLOAT, "", m_is_integer},
+    {"as_integer_ratio", BIT_INT | BIT_FLOAT, "", NULL},
+    {"to_bytes", BIT_INT, "", NULL},
+    {"from_bytes", BIT_INT, "", NULL},
+    {"hex", BIT_FLOAT, "", NULL},
+    {"fromhex", BIT_FLOAT, "", NULL},
     {"cycle", BIT_LOOP, NULL, m_cycle},
     {"changed", BIT_LOOP, NULL, m_changed},
     {"next", BIT_CYCLER, "", m_next},
@@ -820,6 +919,12 @@ static int type_bit(struct jv v)
         return BIT_LOOP;
     case JV_CYCLER:
         return BIT_CYCLER;
+    case JV_BOOL:
+    case JV_INT:
+    case JV_BIG:
+        return BIT_INT;
+    case JV_FLOAT:
+        return BIT_FLOAT;
     default:
         return 0;
     }
@@ -880,6 +985,7 @@ static struct jv value_attribute(struct jinja_run *r, struct jv obj, const char 
         return jv_missing;
     case JV_BOOL:
     case JV_INT:
+    case JV_BIG:
     case JV_FLOAT:
         return numeric_attribute(r, obj, name, n);
     case JV_FUNC:
@@ -916,6 +1022,28 @@ bool jinja_attribute(struct jinja_run *r, struct jv obj, const char *name, size_
     return out->type != JV_MISSING;
 }
 
+/* A safe string's methods give safe strings; text that comes in is escaped. */
+static struct jv call_safe(struct jinja_run *r, const struct method *m, struct jv self, struct jv *a,
+                           const struct jinja_args *args)
+{
+    bool pads = m->fn == m_center || m->fn == m_ljust || m->fn == m_rjust;
+    if ((pads || m->fn == m_replace) && a[1].type == JV_STR)
+        a[1] = jinja_escape(r, a[1]);
+    if (m->fn == m_join) {
+        struct jv list = jv_to_list(r, a[0]);
+        for (size_t i = 0; !jv_is_error(list) && i < list.u.l->n; i++)
+            if (jv_is_error(list.u.l->v[i] = jinja_escape(r, list.u.l->v[i])))
+                return jv_error;
+        a[0] = list;
+    }
+    struct jv v = jv_is_error(a[0]) || jv_is_error(a[1]) ? jv_error : m->fn(r, self, a, args);
+    if (jv_is_seq(v))
+        for (size_t i = 0; i < v.u.l->n; i++)
+            if (jv_is_error(v.u.l->v[i] = jinja_safe_if(r, v.u.l->v[i], true)))
+                return jv_error;
+    return jinja_safe_if(r, v, true);
+}
+
 struct jv jinja_call_method(struct jinja_run *r, const struct jv_func *fn, const struct jinja_args *args)
 {
     const struct method *m = &methods[fn->id];
@@ -924,5 +1052,6 @@ struct jv jinja_call_method(struct jinja_run *r, const struct jv_func *fn, const
         return jv_fail(r, TLM_EUNSUPPORTED, "the method %s.%s is not supported", jv_type_name(fn->self), m->name);
     if (m->spec && !jinja_bind(r, m->name, m->spec, args, a))
         return jv_error;
-    return m->fn(r, fn->self, a, args);
+    return fn->self.type == JV_STR && fn->self.u.s->safe ? call_safe(r, m, fn->self, a, args)
+                                                         : m->fn(r, fn->self, a, args);
 }

@@ -5,11 +5,6 @@
 #include "text/jinja_eval.h"
 #include "text/jinja_text.h"
 
-static struct jv overflow(struct jinja_run *r)
-{
-    return jv_fail(r, TLM_EINVAL, "an integer result does not fit 64 bits");
-}
-
 static bool add_overflows(int64_t a, int64_t b, int64_t *out)
 {
     *out = (int64_t)((uint64_t)a + (uint64_t)b);
@@ -38,45 +33,55 @@ static int64_t floor_mod(int64_t a, int64_t b)
 
 static struct jv int_power(struct jinja_run *r, int64_t base, int64_t exponent)
 {
-    if (exponent < 0) {
-        if (!base)
-            return jv_fail(r, TLM_EINVAL, "0.0 cannot be raised to a negative power");
-        return jv_float(pow((double)base, (double)exponent));
-    }
-    int64_t result = 1;
-    while (exponent) {
-        if (exponent & 1 && mul_overflows(result, base, &result))
-            return overflow(r);
-        exponent >>= 1;
-        if (exponent && mul_overflows(base, base, &base))
-            return overflow(r);
+    int64_t result = 1, square = base;
+    if (exponent < 0)
+        return jinja_big_binary(r, 'P', jv_int(base), jv_int(exponent));
+    for (int64_t e = exponent; e; e >>= 1) {
+        if ((e & 1 && mul_overflows(result, square, &result)) || (e > 1 && mul_overflows(square, square, &square)))
+            return jinja_big_binary(r, 'P', jv_int(base), jv_int(exponent));
     }
     return jv_int(result);
+}
+
+/* Whether doubles hold the integer exactly. */
+static bool exact(int64_t v)
+{
+    return v >= -((int64_t)1 << 53) && v <= (int64_t)1 << 53;
 }
 
 static struct jv int_op(struct jinja_run *r, char op, int64_t a, int64_t b)
 {
     int64_t v;
+    bool big = false;
     if ((op == '/' || op == 'F' || op == '%') && !b)
         return jv_fail(r, TLM_EINVAL, op == '/' ? "division by zero" : "integer division or modulo by zero");
     switch (op) {
     case '+':
-        return add_overflows(a, b, &v) ? overflow(r) : jv_int(v);
+        big = add_overflows(a, b, &v);
+        break;
     case '-':
-        return b == INT64_MIN || add_overflows(a, -b, &v) ? overflow(r) : jv_int(v);
+        big = b == INT64_MIN || add_overflows(a, -b, &v);
+        break;
     case '*':
-        return mul_overflows(a, b, &v) ? overflow(r) : jv_int(v);
+        big = mul_overflows(a, b, &v);
+        break;
     case '/':
-        return jv_float((double)a / (double)b);
+        if (exact(a) && exact(b))
+            return jv_float((double)a / (double)b);
+        big = true;
+        break;
     case 'F':
-        if (b == -1)
-            return a == INT64_MIN ? overflow(r) : jv_int(-a);
-        return jv_int((a - floor_mod(a, b)) / b);
+        big = b == -1 && a == INT64_MIN;
+        if (!big)
+            v = b == -1 ? -a : a / b - (a % b != 0 && (a < 0) != (b < 0));
+        break;
     case '%':
-        return jv_int(floor_mod(a, b));
+        v = floor_mod(a, b);
+        break;
     default:
         return int_power(r, a, b);
     }
+    return big ? jinja_big_binary(r, op, jv_int(a), jv_int(b)) : jv_int(v);
 }
 
 static struct jv float_divmod(struct jinja_run *r, char op, double a, double b)
@@ -144,6 +149,19 @@ static struct jv bad_operands(struct jinja_run *r, char op, struct jv a, struct 
                          jv_type_name(b));
 }
 
+struct jv jinja_safe_if(struct jinja_run *r, struct jv v, bool safe)
+{
+    if (!safe || v.type != JV_STR || v.u.s->safe)
+        return v;
+    struct jv_str *s = jv_alloc(r, sizeof *s);
+    if (!s)
+        return jv_error;
+    *s = *v.u.s;
+    s->safe = true;
+    v.u.s = s;
+    return v;
+}
+
 struct jv jinja_escape(struct jinja_run *r, struct jv v)
 {
     if (jv_is_error(v) || (v.type == JV_STR && v.u.s->safe))
@@ -163,16 +181,7 @@ struct jv jinja_escape(struct jinja_run *r, struct jv v)
         else
             buf_add_char(&b, c);
     }
-    v = jv_from_buf(r, &b);
-    if (jv_is_error(v))
-        return v;
-    struct jv_str *copy = jv_alloc(r, sizeof *copy);
-    if (!copy)
-        return jv_error;
-    *copy = *v.u.s;
-    copy->safe = true;
-    v.u.s = copy;
-    return v;
+    return jinja_safe_if(r, jv_from_buf(r, &b), true);
 }
 
 struct jv jinja_concat2(struct jinja_run *r, struct jv a, struct jv b)
@@ -222,7 +231,7 @@ static struct jv repeat(struct jinja_run *r, struct jv a, int64_t count)
             return jv_error;
         for (size_t i = 0; n && i < times; i++)
             memcpy(p + i * n, a.u.s->p, n);
-        return jv_str_borrow(r, p, n * times);
+        return jinja_safe_if(r, jv_str_borrow(r, p, n * times), a.u.s->safe);
     }
     struct jv v = jv_list_new(r, n * times);
     for (size_t i = 0; !jv_is_error(v) && i < n * times; i++)
@@ -243,9 +252,12 @@ struct jv jinja_binary(struct jinja_run *r, char op, struct jv a, struct jv b)
     if (jv_is_int(a) && jv_is_int(b))
         return int_op(r, op, a.u.i, b.u.i);
     if (jv_is_number(a) && jv_is_number(b)) {
-        if (a.type == JV_FLOAT || b.type == JV_FLOAT)
-            return float_op(r, op, jv_to_double(a), jv_to_double(b));
-        return overflow(r);
+        if (a.type != JV_FLOAT && b.type != JV_FLOAT)
+            return jinja_big_binary(r, op, a, b);
+        double x = jv_to_double(a), y = jv_to_double(b);
+        if ((a.type == JV_BIG && isinf(x)) || (b.type == JV_BIG && isinf(y)))
+            return jv_fail(r, TLM_EINVAL, "int too large to convert to float");
+        return float_op(r, op, x, y);
     }
     if (op == '+' && a.type == b.type) {
         if (a.type == JV_STR)
@@ -272,7 +284,7 @@ struct jv jinja_unary(struct jinja_run *r, char op, struct jv a)
         return jv_float(op == '-' ? -a.u.f : a.u.f);
     if (jv_is_int(a)) {
         if (op == '-' && a.u.i == INT64_MIN)
-            return overflow(r);
+            return jinja_big_binary(r, '-', jv_int(0), a);
         return jv_int(op == '-' ? -a.u.i : a.u.i);
     }
     if (a.type == JV_BIG && op == '+')
@@ -303,6 +315,10 @@ static int subscript(struct jinja_run *r, struct jv obj, struct jv key, struct j
             return 0;
         return jv_dict_get(r, obj.u.d, key, out);
     }
+    if (obj.type == JV_TEMPLATE) {
+        *out = jinja_find_block(r, key);
+        return jv_is_error(*out) ? -1 : out->type != JV_MISSING;
+    }
     if (!jv_is_int(key))
         return 0;
     if (obj.type != JV_STR && !jv_is_seq(obj) && obj.type != JV_RANGE)
@@ -320,7 +336,7 @@ static int subscript(struct jinja_run *r, struct jv obj, struct jv key, struct j
         if (s->n != s->chars && !jv_step(r, (uint64_t)i / 64))
             return -1;
         (void)text_get(s->p + at, s->n - at, &len);
-        *out = jv_str_borrow(r, s->p + at, len);
+        *out = jinja_safe_if(r, jv_str_borrow(r, s->p + at, len), s->safe);
     }
     return jv_is_error(*out) ? -1 : 1;
 }
@@ -400,6 +416,8 @@ struct jv jinja_slice(struct jinja_run *r, struct jv obj, const struct jv part[3
     if (obj.type != JV_STR && !jv_is_seq(obj) && obj.type != JV_RANGE)
         return jv_type_error(r, obj.type == JV_DICT ? "unhashable type: 'slice'" : "'%s' object is not subscriptable",
                              jv_type_name(obj));
+    if (obj.type == JV_RANGE && part[2].type == JV_BIG) /* its step would be one, too */
+        return jv_fail(r, TLM_EUNSUPPORTED, "a range with an integer beyond 64 bits is not supported");
     int64_t n = jv_len(r, obj), bound[2], step = 1;
     if (part[2].type != JV_NONE && !slice_index(r, part[2], &step))
         return jv_error;
@@ -444,7 +462,7 @@ struct jv jinja_slice(struct jinja_run *r, struct jv obj, const struct jv part[3
     if (step == 1) {
         size_t from = ascii ? (size_t)start : text_offset(s->p, s->n, (size_t)start);
         size_t len = ascii ? (size_t)count : text_offset(s->p + from, s->n - from, (size_t)count);
-        return jv_str_borrow(r, s->p + from, len);
+        return jinja_safe_if(r, jv_str_borrow(r, s->p + from, len), s->safe);
     }
     size_t *at = ascii ? NULL : jv_alloc_array(r, s->chars + 1, sizeof *at), k = 0;
     if (!ascii && !at)
@@ -460,5 +478,5 @@ struct jv jinja_slice(struct jinja_run *r, struct jv obj, const struct jv part[3
             (void)text_get(s->p + from, s->n - from, &len);
         buf_add(&b, s->p + from, len);
     }
-    return jv_from_buf(r, &b);
+    return jinja_safe_if(r, jv_from_buf(r, &b), s->safe);
 }

@@ -1,5 +1,6 @@
 /* Values: identity, equality, order, membership. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "text/jinja_text.h"
@@ -109,6 +110,20 @@ static int compare_big(const struct jv_str *a, const struct jv_str *b)
     return na ? -c : c;
 }
 
+/* A double of that size has no fraction. */
+static int compare_big_double(const struct jv_str *a, double f)
+{
+    char t[400];
+    if (isnan(f))
+        return 2;
+    if (isinf(f))
+        return f > 0 ? -1 : 1;
+    if (fabs(f) < 9e18)
+        return a->p[0] == '-' ? -1 : 1;
+    struct jv_str b = {.p = t, .n = (size_t)snprintf(t, sizeof t, "%.0f", f)};
+    return compare_big(a, &b);
+}
+
 /* Numbers: -1, 0, 1, or 2 when unordered. */
 static int compare_numbers(struct jv a, struct jv b)
 {
@@ -126,6 +141,12 @@ static int compare_numbers(struct jv a, struct jv b)
         return a.u.s->p[0] == '-' ? -1 : 1;
     if (b.type == JV_BIG && jv_is_int(a))
         return b.u.s->p[0] == '-' ? 1 : -1;
+    if (a.type == JV_FLOAT && b.type == JV_BIG) {
+        int c = compare_big_double(b.u.s, a.u.f);
+        return c == 2 ? 2 : -c;
+    }
+    if (a.type == JV_BIG && b.type == JV_FLOAT)
+        return compare_big_double(a.u.s, b.u.f);
     double x = jv_to_double(a), y = jv_to_double(b);
     return isnan(x) || isnan(y) ? 2 : x < y ? -1 : x > y;
 }

@@ -107,8 +107,14 @@ struct jinja_node *jinja_node(struct jinja_parser *p, enum jinja_node_kind kind,
 {
     struct jinja_node *n = jv_alloc(p->r, sizeof *n);
     if (n)
-        *n = (struct jinja_node){
-            .kind = kind, .line = line, .value = jv_none, .row = -1, .caller = -1, .kwargs = -1, .varargs = -1};
+        *n = (struct jinja_node){.kind = kind,
+                                 .line = line,
+                                 .escape = p->escape,
+                                 .value = jv_none,
+                                 .row = -1,
+                                 .caller = -1,
+                                 .kwargs = -1,
+                                 .varargs = -1};
     return n;
 }
 

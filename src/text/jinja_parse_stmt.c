@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "text/jinja_ast.h"
+#include "text/jinja_text.h"
 
 static bool parse_body(struct jinja_parser *p, struct jinja_list *body, const char *const *ends);
 
@@ -88,7 +89,10 @@ static struct jinja_node *parse_set(struct jinja_parser *p, struct jinja_node *n
     n->kind = N_SETBLOCK;
     if (jinja_at_op(p, '|') && !(n->b = jinja_parse_filters(p, NULL, false)))
         return NULL;
-    return parse_statements(p, &n->l[0], ends, true) ? n : NULL;
+    p->inner++;
+    bool ok = parse_statements(p, &n->l[0], ends, true);
+    p->inner--;
+    return ok ? n : NULL;
 }
 
 static bool stores_loop(const struct jinja_node *n)
@@ -219,19 +223,101 @@ static struct jinja_node *parse_with(struct jinja_parser *p, struct jinja_node *
     return parse_statements(p, &n->l[2], ends, true) ? n : NULL;
 }
 
+static bool is_space(const struct jv_str *s)
+{
+    size_t start = 0, end = s->n;
+    text_strip(s->p, &start, &end, NULL, 0, true, false);
+    return start == end;
+}
+
 static struct jinja_node *parse_block(struct jinja_parser *p, struct jinja_node *n)
 {
     n->s = jinja_expect_any_name(p);
     if (!n->s)
         return NULL;
-    if (jinja_at_name(p, "scoped") || jinja_at_name(p, "required"))
-        return fail_at(p, n->line, TLM_EUNSUPPORTED, "scoped and required blocks are not supported");
+    n->flag = jinja_skip_name(p, "scoped");
+    n->op = jinja_skip_name(p, "required") ? 'r' : 0;
+    if (jinja_at_op(p, '-'))
+        return fail_at(p, n->line, TLM_EFORMAT, "the name of a block may not contain hyphens");
     for (size_t i = 0; i < p->t->blocks.n; i++)
         if (p->t->blocks.v[i]->s == n->s)
             return fail_at(p, n->line, TLM_EFORMAT, "a block is defined twice");
-    if (!jinja_list_add(p, &p->t->blocks, n) || !parse_function_body(p, &n->l[0], "endblock"))
+    char outer = p->escape;
+    p->escape = ESCAPE_OFF; /* whatever stands around a block */
+    bool ok = jinja_list_add(p, &p->t->blocks, n) && parse_function_body(p, &n->l[0], "endblock");
+    p->escape = outer;
+    if (!ok)
         return NULL;
+    for (size_t i = 0; n->op && i < n->l[0].n; i++)
+        if (n->l[0].v[i]->kind != N_DATA || !is_space(n->l[0].v[i]->value.u.s))
+            return fail_at(p, n->line, TLM_EFORMAT, "Required blocks can only contain comments or whitespace");
     (void)jinja_skip_name(p, n->s);
+    return n;
+}
+
+static struct jinja_node *parse_autoescape(struct jinja_parser *p, struct jinja_node *n)
+{
+    static const char *const ends[] = {"endautoescape", NULL};
+    char outer = p->escape;
+    if (!(n->a = jinja_parse_expression(p, true)))
+        return NULL;
+    p->escape = n->a->kind != N_CONST ? ESCAPE_ASK : jv_truth(n->a->value) ? ESCAPE_ON : ESCAPE_OFF;
+    bool ok = parse_statements(p, &n->l[0], ends, true);
+    p->escape = outer;
+    return ok ? n : NULL;
+}
+
+/* "with context", "without context" */
+static bool skip_context(struct jinja_parser *p)
+{
+    const struct jinja_token *next = &p->t->tokens[p->at + 1];
+    bool is = (jinja_at_name(p, "with") || jinja_at_name(p, "without")) && next->kind == T_NAME &&
+              !strcmp(next->name, "context");
+    p->at += is ? 2 : 0;
+    return is;
+}
+
+static bool add_imported(struct jinja_parser *p, struct jinja_node *n)
+{
+    struct jinja_node *name = parse_name_node(p);
+    if (name && name->s[0] == '_')
+        return fail_at(p, name->line, TLM_EFORMAT, "names starting with an underline can not be imported") != NULL;
+    if (name && jinja_skip_name(p, "as"))
+        name = parse_name_node(p);
+    return jinja_list_add(p, &n->l[0], name);
+}
+
+/* Tags that load another template: there is none, so they fail when they are
+ * reached. */
+static struct jinja_node *parse_load(struct jinja_parser *p, struct jinja_node *n)
+{
+    const char *tag = p->t->tokens[p->at - 1].name;
+    if (!(n->a = jinja_parse_expression(p, true)))
+        return NULL;
+    if (!strcmp(tag, "extends")) {
+        if (p->inner)
+            return fail_at(p, n->line, TLM_EFORMAT, "cannot use extend from a non top-level scope");
+    } else if (!strcmp(tag, "include")) {
+        const struct jinja_token *next = &p->t->tokens[p->at + 1];
+        n->flag = jinja_at_name(p, "ignore") && next->kind == T_NAME && !strcmp(next->name, "missing");
+        p->at += n->flag ? 2 : 0;
+        (void)skip_context(p);
+    } else if (!strcmp(tag, "import")) {
+        if (!jinja_skip_name(p, "as"))
+            return fail_at(p, n->line, TLM_EFORMAT, "expected token 'as'");
+        if (!jinja_list_add(p, &n->l[0], parse_name_node(p)))
+            return NULL;
+        (void)skip_context(p);
+    } else {
+        if (!jinja_skip_name(p, "import"))
+            return fail_at(p, n->line, TLM_EFORMAT, "expected token 'import'");
+        do {
+            if (skip_context(p))
+                break;
+            if (!add_imported(p, n))
+                return NULL;
+        } while (!skip_context(p) && jinja_skip_op(p, ','));
+    }
     return n;
 }
 
@@ -264,6 +350,11 @@ static const struct statement {
     {"generation", N_GENERATION, parse_generation},
     {"break", N_BREAK, parse_loop_control},
     {"continue", N_CONTINUE, parse_loop_control},
+    {"autoescape", N_AUTOESCAPE, parse_autoescape},
+    {"include", N_LOAD, parse_load},
+    {"import", N_LOAD, parse_load},
+    {"from", N_LOAD, parse_load},
+    {"extends", N_LOAD, parse_load},
 };
 
 static bool parse_print_statement(struct jinja_parser *p, struct jinja_list *body)
@@ -281,13 +372,7 @@ static bool parse_print_statement(struct jinja_parser *p, struct jinja_list *bod
 
 static bool unknown_tag(struct jinja_parser *p, const char *name, int line)
 {
-    static const char *const other[] = {"extends", "include", "import", "from", "autoescape", NULL};
     p->r->line = line;
-    for (int i = 0; other[i]; i++)
-        if (!strcmp(other[i], name)) {
-            jv_fail(p->r, TLM_EUNSUPPORTED, "the tag '%s' is not supported in chat templates", name);
-            return false;
-        }
     if (p->n_tags)
         jv_fail(p->r, TLM_EFORMAT, "Encountered unknown tag '%s'. Jinja was looking for the following tags: '%s'.",
                 name, p->tags[p->n_tags - 1]);
@@ -309,8 +394,12 @@ static bool parse_statement(struct jinja_parser *p, struct jinja_list *body)
         if (strcmp(k->name, statements[i].name))
             continue;
         struct jinja_node *n = jinja_node(p, statements[i].kind, k->line);
+        bool scope = n && n->kind != N_IF && n->kind != N_LOAD && n->kind != N_SET;
         p->at++;
-        return n && (n = statements[i].parse(p, n)) != NULL && jinja_list_add(p, body, n);
+        p->inner += scope;
+        n = n ? statements[i].parse(p, n) : NULL;
+        p->inner -= scope;
+        return n && jinja_list_add(p, body, n);
     }
     return unknown_tag(p, k->name, k->line);
 }

@@ -183,6 +183,11 @@ static void visit_statement(struct analyzer *a, struct jinja_scope *s, const str
         for (size_t i = 0; i < n->l[1].n; i++)
             visit(a, s, n->l[1].v[i]);
         break;
+    case N_LOAD:
+        visit(a, s, n->a);
+        for (size_t i = 0; i < n->l[0].n; i++)
+            store(a, s, n->l[0].v[i]->s);
+        break;
     default:
         break;
     }
@@ -260,6 +265,12 @@ static int find_undeclared(const struct jinja_node *n, const char *name)
         return !strcmp(n->s, name);
     if (n->kind == N_BLOCK)
         return 0;
+    if (n->kind == N_LOAD) {
+        found = find_undeclared(n->a, name);
+        for (size_t i = 0; !found && i < n->l[0].n; i++)
+            found = !strcmp(n->l[0].v[i]->s, name) ? -1 : 0;
+        return found;
+    }
     if (n->kind == N_SET || n->kind == N_SETBLOCK) {
         found = n->kind == N_SET && n->b ? find_undeclared(n->b, name) : 0;
         if (!found && n->a->kind == N_NAME && !strcmp(n->a->s, name))
@@ -304,7 +315,13 @@ static bool resolve_function(struct analyzer *a, struct jinja_scope *s, struct j
     size_t at;
     if (!f)
         return false;
-    if (n->kind == N_GENERATION) {
+    if (n->kind == N_GENERATION) { /* the body of a call block without arguments */
+        if (body_reads(body, "caller"))
+            n->caller = declare_parameter(a, f, jinja_intern(a->t, "caller", 6));
+        if (body_reads(body, "kwargs"))
+            n->kwargs = declare_parameter(a, f, jinja_intern(a->t, "kwargs", 6));
+        if (body_reads(body, "varargs"))
+            n->varargs = declare_parameter(a, f, jinja_intern(a->t, "varargs", 7));
         visit_body(a, f, body);
         return resolve_body(a, f, body, false);
     }
@@ -398,8 +415,25 @@ static bool resolve_inner(struct analyzer *a, struct jinja_scope *s, struct jinj
         inner = n->scope[0] = new_scope(a, NULL);
         if (!inner)
             return false;
+        if (body_reads(&n->l[0], "self"))
+            n->caller = declare_parameter(a, inner, jinja_intern(a->t, "self", 4));
+        if (body_reads(&n->l[0], "super"))
+            n->kwargs = declare_parameter(a, inner, jinja_intern(a->t, "super", 5));
         visit_body(a, inner, &n->l[0]);
         return resolve_body(a, inner, &n->l[0], false);
+    case N_AUTOESCAPE:
+        inner = n->scope[0] = new_scope(a, s);
+        if (!inner)
+            return false;
+        visit(a, inner, n->a);
+        visit_body(a, inner, &n->l[0]);
+        return resolve(a, inner, n->a, soft) && resolve_body(a, inner, &n->l[0], soft);
+    case N_LOAD: {
+        bool ok = resolve(a, s, n->a, soft);
+        for (size_t i = 0; ok && i < n->l[0].n; i++)
+            ok = resolve(a, s, n->l[0].v[i], soft);
+        return ok;
+    }
     default:
         return true;
     }
@@ -440,6 +474,7 @@ bool jinja_resolve_scopes(struct jinja_template *t)
     t->root = new_scope(&a, NULL);
     if (!t->root)
         return false;
+    t->self = body_reads(&t->body, "self") ? declare_parameter(&a, t->root, jinja_intern(t, "self", 4)) : -1;
     visit_body(&a, t->root, &t->body);
     return resolve_body(&a, t->root, &t->body, false);
 }

@@ -405,7 +405,7 @@ static bool clean_number(const char *p, size_t n, char *out, size_t max, size_t 
 
 int text_to_double(const char *p, size_t n, double *out)
 {
-    char t[1100];
+    char t[4400];
     size_t m;
     if (!clean_number(p, n, t, sizeof t, &m) || strlen(t) != m)
         return 0;
@@ -423,7 +423,7 @@ int text_to_double(const char *p, size_t n, double *out)
 
 int text_to_int(const char *p, size_t n, int base, int64_t *out)
 {
-    char t[512];
+    char t[4400];
     size_t m, i = 0;
     if (!clean_number(p, n, t, sizeof t, &m))
         return 0;

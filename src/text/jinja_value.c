@@ -30,7 +30,7 @@ void jinja_run_init(struct jinja_run *r, const struct jinja_limits *limits, cons
     if (!r->max.output)
         r->max.output = (size_t)64 << 20;
     if (!r->max.steps)
-        r->max.steps = 200000000;
+        r->max.steps = 50000000;
     if (!r->max.depth)
         r->max.depth = 1000;
 }
@@ -345,9 +345,12 @@ bool jv_hash(struct jinja_run *r, struct jv v, uint64_t *out)
         *out = mix((uint64_t)v.u.i);
         return true;
     case JV_FLOAT:
-        if (v.u.f == floor(v.u.f) && fabs(v.u.f) < 9e18)
+        if (v.u.f == floor(v.u.f) && v.u.f >= -0x1p63 && v.u.f < 0x1p63)
             *out = mix((uint64_t)(int64_t)v.u.f);
-        else
+        else if (isfinite(v.u.f)) { /* as the integer of that value */
+            char t[400];
+            *out = hash_bytes(t, (size_t)snprintf(t, sizeof t, "%.0f", v.u.f));
+        } else
             *out = hash_bytes((const char *)&v.u.f, sizeof v.u.f);
         return true;
     case JV_STR:
@@ -367,9 +370,15 @@ bool jv_hash(struct jinja_run *r, struct jv v, uint64_t *out)
         *out = h;
         return ok;
     }
+    case JV_VIEW:
+        if (v.u.view->kind == JV_VALUES) {
+            *out = mix((uint64_t)(uintptr_t)v.u.view);
+            return true;
+        }
+        jv_type_error(r, "unhashable type: '%s'", jv_type_name(v));
+        return false;
     case JV_LIST:
     case JV_DICT:
-    case JV_VIEW:
         jv_type_error(r, "unhashable type: '%s'", jv_type_name(v));
         return false;
     case JV_NONE:
@@ -520,13 +529,15 @@ const char *jv_type_name(struct jv v)
     case JV_ITER:
         return v.u.it->name;
     case JV_NAMESPACE:
-        return "Namespace";
+        return "TemplateNamespace";
     case JV_LOOP:
         return "LoopContext";
     case JV_CYCLER:
         return "Cycler";
     case JV_JOINER:
         return "Joiner";
+    case JV_TEMPLATE:
+        return "TemplateReference";
     case JV_FUNC:
         return v.u.fn->kind == JV_MACRO ? "Macro" : "function";
     }

@@ -21,7 +21,7 @@ enum jv_type {
     JV_NONE,
     JV_BOOL,
     JV_INT,
-    JV_BIG, /* an integer outside 64 bits: its decimal digits; no arithmetic */
+    JV_BIG, /* an integer outside 64 bits: its decimal digits */
     JV_FLOAT,
     JV_STR,
     JV_LIST,
@@ -34,6 +34,7 @@ enum jv_type {
     JV_LOOP,
     JV_CYCLER,
     JV_JOINER,
+    JV_TEMPLATE, /* self */
     JV_FUNC
 };
 
@@ -118,13 +119,13 @@ struct jv_cycler {
     size_t n, pos;
 };
 
-enum jv_func_kind { JV_MACRO, JV_METHOD, JV_GLOBAL };
+enum jv_func_kind { JV_MACRO, JV_METHOD, JV_GLOBAL, JV_BLOCK };
 
 struct jv_func {
     enum jv_func_kind kind;
     int id;           /* row of the method or global table */
     struct jv self;   /* of a method */
-    const void *node; /* of a macro */
+    const void *node; /* of a macro or block */
     void *frame;      /* where the macro was defined */
 };
 
@@ -156,6 +157,8 @@ struct jinja_run {
     const struct jinja_template *tpl;
     struct jv_dict *vars, *exported;
     struct jinja_frame **free_frames;
+    struct jv_dict *scoped; /* variables around the scoped block that runs, or NULL */
+    bool autoescape;
     struct buf *out;
     struct jv builtins[16];
 };
