@@ -139,6 +139,15 @@ static void count_formats(struct tlm_model *m)
         }
 }
 
+static void fill_cache_info(struct tlm_model *m)
+{
+    struct tlm_model_info *i = &m->info;
+    kv_choices_name(m->cache.kv, (int)model_base(m)->cfg.layers, m->kv_name, sizeof m->kv_name);
+    i->kv_format = m->kv_name;
+    i->kv_bits = m->cache.bits;
+    i->kv_bytes_per_token = m->cache.token_bytes;
+}
+
 static void fill_info(struct tlm_model *m, bool exact, int threads)
 {
     const struct nn_config *c = &model_base(m)->cfg;
@@ -147,10 +156,6 @@ static void fill_info(struct tlm_model *m, bool exact, int threads)
     i->path = m->ck->path;
     i->architecture = m->arch->model_type;
     i->quantization = m->quantization;
-    kv_choice_name(&m->cache.kv[0], m->kv_name);
-    i->kv_format = m->kv_name;
-    i->kv_bits = m->cache.bits;
-    i->kv_bytes_per_token = m->cache.token_bytes;
     i->precision = exact ? "exact" : "fast";
     i->context_length = c->max_positions;
     i->vocab_size = c->vocab_size;
@@ -212,10 +217,13 @@ static enum tlm_status open_steps(struct tlm_model *m, const char *path, const s
         text_main(&job);
     if (!o->metadata_only)
         s = load_weights(m, threads, exact, e);
+    if (s == TLM_OK && !o->metadata_only)
+        s = model_resolve_cache(m, e);
     if (apart)
         pthread_join(thread, NULL);
     if (s == TLM_OK && job.status != TLM_OK)
         s = err_set(e, job.status, "%s", job.err.message);
+    fill_cache_info(m);
     return s == TLM_OK ? collect_eos(m, e) : s;
 }
 

@@ -10,7 +10,7 @@ static const struct {
 #define KV_PRESET(name, key, value) {name, key, value},
 #include "kvformat/kv_presets.def"
 #undef KV_PRESET
-    {"auto", NULL, NULL},
+    {"auto", "chan4+pre+mix", "tq4"}, /* bits of keys to be chosen by layer */
 };
 
 enum { N_PRESETS = sizeof presets / sizeof presets[0] };
@@ -26,9 +26,7 @@ static enum tlm_status parse_choice(const char *p, size_t n, struct kv_choice *o
     for (int i = 0; i < N_PRESETS; i++) {
         if (strlen(presets[i].name) != n || memcmp(presets[i].name, p, n))
             continue;
-        out->automatic = !presets[i].key;
-        if (out->automatic)
-            return TLM_OK;
+        out->automatic = i == N_PRESETS - 1;
         enum tlm_status s = kv_format_parse(presets[i].key, strlen(presets[i].key), true, &out->key, e);
         return s == TLM_OK ? kv_format_parse(presets[i].value, strlen(presets[i].value), false, &out->value, e) : s;
     }
@@ -106,4 +104,88 @@ void kv_choice_name(const struct kv_choice *c, char out[KV_CHOICE_NAME_MAX])
         snprintf(out, KV_CHOICE_NAME_MAX, "%s", key);
     else
         snprintf(out, KV_CHOICE_NAME_MAX, "%s:%s", key, value);
+}
+
+static int count_equal(const struct kv_choice *c, int n, int i)
+{
+    char want[KV_CHOICE_NAME_MAX], name[KV_CHOICE_NAME_MAX];
+    int count = 0;
+    kv_choice_name(&c[i], want);
+    for (int k = 0; k < n; k++) {
+        kv_choice_name(&c[k], name);
+        count += !strcmp(name, want);
+    }
+    return count;
+}
+
+struct writer {
+    char *p;
+    size_t left;
+    bool full;
+};
+
+static void put(struct writer *w, const char *text)
+{
+    size_t n = strlen(text);
+    if (w->full || n + 4 > w->left) { /* "..." still fits */
+        w->full = true;
+        return;
+    }
+    memcpy(w->p, text, n + 1);
+    w->p += n;
+    w->left -= n;
+}
+
+/* ";LAYERS=SPEC" for the layers from i on that have c[i]'s name. */
+static void put_layers(struct writer *w, const struct kv_choice *c, int n, int i)
+{
+    char want[KV_CHOICE_NAME_MAX], name[KV_CHOICE_NAME_MAX], range[32];
+    kv_choice_name(&c[i], want);
+    const char *before = ";";
+    for (int k = i; k < n; k++) {
+        int end = k;
+        for (; end < n; end++) {
+            kv_choice_name(&c[end], name);
+            if (strcmp(name, want))
+                break;
+        }
+        if (end == k)
+            continue;
+        if (end == k + 1)
+            snprintf(range, sizeof range, "%s%d", before, k);
+        else
+            snprintf(range, sizeof range, "%s%d-%d", before, k, end - 1);
+        put(w, range);
+        before = ",";
+        k = end;
+    }
+    put(w, "=");
+    put(w, want);
+}
+
+void kv_choices_name(const struct kv_choice *c, int n, char *out, size_t size)
+{
+    struct writer w = {out, size, false};
+    char usual[KV_CHOICE_NAME_MAX], name[KV_CHOICE_NAME_MAX], earlier[KV_CHOICE_NAME_MAX];
+    int best = 0, most = 0;
+    out[0] = '\0';
+    for (int i = 0; i < n; i++)
+        if (count_equal(c, n, i) > most) {
+            most = count_equal(c, n, i);
+            best = i;
+        }
+    kv_choice_name(&c[best], usual);
+    put(&w, usual);
+    for (int i = 0; i < n; i++) {
+        bool seen = false;
+        kv_choice_name(&c[i], name);
+        for (int k = 0; k < i && !seen; k++) {
+            kv_choice_name(&c[k], earlier);
+            seen = !strcmp(earlier, name);
+        }
+        if (!seen && strcmp(name, usual))
+            put_layers(&w, c, n, i);
+    }
+    if (w.full)
+        memcpy(w.p, "...", 4);
 }

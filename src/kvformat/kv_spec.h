@@ -10,7 +10,7 @@
 
 struct kv_choice {
     struct kv_format key, value;
-    bool automatic; /* the model decides (preset auto) */
+    bool automatic; /* the bits of keys are the model's to choose (preset auto) */
 };
 
 /* out [n_layers] */
@@ -18,6 +18,10 @@ enum tlm_status kv_spec_parse(const char *text, int n_layers, struct kv_choice *
 /* "chan4+pre+mix:tq4"; "f16" when both are the same exact format. */
 enum { KV_CHOICE_NAME_MAX = 2 * KV_FORMAT_NAME_MAX };
 void kv_choice_name(const struct kv_choice *c, char out[KV_CHOICE_NAME_MAX]);
+/* Those of n layers as a specification that kv_spec_parse reads: the most
+ * frequent one first, then the layers that differ. Ends in "..." where out is
+ * too small. */
+void kv_choices_name(const struct kv_choice *c, int n, char *out, size_t size);
 
 /* Names of the presets, then NULL. */
 const char *kv_preset_name(int i);

@@ -50,6 +50,14 @@ struct batch {
     int64_t n_out;
 };
 
+/* A layer's attention, for what judges it without knowing the architecture. */
+struct arch_attention {
+    const struct nn_attention *w;
+    const struct weight *norm; /* of its input */
+    float norm_add;            /* what that norm and the heads' norms add to their weights */
+    float scale;               /* on q.k */
+};
+
 struct arch {
     const char *model_type;
     bool wrapper;         /* the language model's config is text_config */
@@ -66,6 +74,7 @@ struct arch {
     enum tlm_status (*loaded)(void *params, const struct checkpoint *ck, struct tlm_error *e);
     /* Window of a layer's cache, 0 for a full one. */
     int64_t (*window)(const void *params, int layer);
+    struct arch_attention (*attention)(const void *params, int layer);
     /* Logits [n_out, V] of the wanted rows. */
     struct tensor *(*forward)(struct ctx *c, const void *params, const struct batch *b);
     /* GGUF: its architecture name and what config keys it needs beyond the common ones. */

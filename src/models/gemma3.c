@@ -125,6 +125,14 @@ static int64_t window(const void *params, int layer)
     return p->base.cfg.is_sliding[layer] ? p->base.cfg.sliding_window : 0;
 }
 
+static struct arch_attention attention(const void *params, int layer)
+{
+    const struct gemma3 *p = params;
+    const struct gemma3_layer *l = (const struct gemma3_layer *)p->base.layers + layer;
+    return (struct arch_attention){&l->attn, &l->attn_norm, p->base.norm_is_full ? 0.0f : 1.0f,
+                                   1 / sqrtf(p->query_scalar)};
+}
+
 static struct tensor *forward(struct ctx *c, const void *params, const struct batch *b)
 {
     const struct gemma3 *p = params;
@@ -180,6 +188,7 @@ const struct arch arch_gemma3_text = {
     .configure = configure,
     .deinit = deinit,
     .window = window,
+    .attention = attention,
     .forward = forward,
     .gguf_arch = "gemma3",
     .gguf_config = gguf_config,
@@ -196,5 +205,6 @@ const struct arch arch_gemma3 = {
     .configure = configure,
     .deinit = deinit,
     .window = window,
+    .attention = attention,
     .forward = forward,
 };

@@ -73,6 +73,7 @@ const struct arch arch_llama = {
     .deinit = prenorm_deinit,
     .loaded = loaded,
     .window = prenorm_window,
+    .attention = prenorm_attention,
     .forward = prenorm_forward,
     .gguf_arch = "llama",
     .gguf_config = gguf_config,

@@ -30,7 +30,7 @@ struct tlm_model {
     size_t n_eos;
     int engines; /* at most one uses the backend at a time */
     struct tlm_model_info info;
-    char quantization[32], kv_name[KV_CHOICE_NAME_MAX];
+    char quantization[32], kv_name[1024];
 };
 
 static inline const struct arch_base *model_base(const struct tlm_model *m)
@@ -47,6 +47,11 @@ void model_unload(struct tlm_model *m);
 /* The cache formats of every layer, from the options of the cache in o. */
 enum tlm_status model_plan_cache(const struct tlm_model *m, const struct tlm_model_options *o, struct cache_plan *out,
                                  struct tlm_error *e);
+/* Bits and bytes of sealed blocks; refuses formats that do not suit the heads. */
+enum tlm_status model_plan_figures(const struct tlm_model *m, struct cache_plan *p, struct tlm_error *e);
+/* Gives layers whose format is left to the model ("auto") theirs, from the
+ * weights, which must be there. (cache_auto.c) */
+enum tlm_status model_resolve_cache(struct tlm_model *m, struct tlm_error *e);
 void model_plan_free(struct cache_plan *p);
 /* A cache for this model; keep_bytes: see kv_config. */
 enum tlm_status model_cache_new(const struct tlm_model *m, const struct cache_plan *p, size_t keep_bytes,

@@ -16,9 +16,9 @@ static enum kv_type exact_type(const struct kv_choice *kv, int64_t layers)
     return bf16 ? KV_BF16 : KV_F16;
 }
 
-/* Bits and bytes of sealed blocks; refuses formats that do not suit the heads. */
-static enum tlm_status add_figures(struct cache_plan *p, const struct nn_config *c, struct tlm_error *e)
+enum tlm_status model_plan_figures(const struct tlm_model *m, struct cache_plan *p, struct tlm_error *e)
 {
+    const struct nn_config *c = &model_base(m)->cfg;
     double bits = 0, bytes = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const struct kv_choice *now = &p->kv[i], *before = i ? &p->kv[i - 1] : NULL;
@@ -61,7 +61,7 @@ enum tlm_status model_plan_cache(const struct tlm_model *m, const struct tlm_mod
     if (s != TLM_OK)
         return s;
     p->type = exact_type(p->kv, c->layers);
-    return add_figures(p, c, e);
+    return model_plan_figures(m, p, e);
 }
 
 void model_plan_free(struct cache_plan *p)

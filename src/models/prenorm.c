@@ -39,13 +39,25 @@ int64_t prenorm_window(const void *params, int layer)
     return p->base.cfg.is_sliding[layer] ? p->base.cfg.sliding_window : 0;
 }
 
+static float attention_scale(const struct nn_config *c)
+{
+    return 1 / sqrtf((float)c->head_dim);
+}
+
+struct arch_attention prenorm_attention(const void *params, int layer)
+{
+    const struct prenorm *p = params;
+    const struct prenorm_layer *l = (const struct prenorm_layer *)p->base.layers + layer;
+    return (struct arch_attention){&l->attn, &l->attn_norm, 0, attention_scale(&p->base.cfg)};
+}
+
 struct tensor *prenorm_forward(struct ctx *c, const void *params, const struct batch *b)
 {
     const struct prenorm *p = params;
     const struct nn_config *cfg = &p->base.cfg;
     const struct prenorm_layer *layers = p->base.layers;
     const float eps = cfg->rms_norm_eps;
-    const struct kv_opts opts = {.scale = 1 / sqrtf((float)cfg->head_dim), .rope = &p->rope};
+    const struct kv_opts opts = {.scale = attention_scale(cfg), .rope = &p->rope};
 
     struct tensor *x = op_embed(c, b->ids, b->n_tokens, &p->base.embed); // [T, D]
     for (int i = 0; i < cfg->layers && ctx_ok(c); i++) {

@@ -31,6 +31,7 @@ enum tlm_status prenorm_configure(struct prenorm *p, const cJSON *config, int64_
 enum tlm_status prenorm_configure_qwen(void *params, const cJSON *config, struct tlm_error *e);
 void prenorm_deinit(void *params);
 int64_t prenorm_window(const void *params, int layer);
+struct arch_attention prenorm_attention(const void *params, int layer);
 struct tensor *prenorm_forward(struct ctx *c, const void *params, const struct batch *b);
 
 #endif

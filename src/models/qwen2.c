@@ -29,6 +29,7 @@ const struct arch arch_qwen2 = {
     .configure = prenorm_configure_qwen,
     .deinit = prenorm_deinit,
     .window = prenorm_window,
+    .attention = prenorm_attention,
     .forward = prenorm_forward,
     .gguf_arch = "qwen2",
 };

@@ -38,6 +38,7 @@ const struct arch arch_qwen3 = {
     .configure = configure,
     .deinit = prenorm_deinit,
     .window = prenorm_window,
+    .attention = prenorm_attention,
     .forward = prenorm_forward,
     .gguf_arch = "qwen3",
 };
