@@ -243,7 +243,8 @@ static int benchmark(struct tlm_model *m, const struct cli_value *v, struct benc
 {
     struct tlm_error e = {TLM_OK, ""};
     struct tlm_model_info info;
-    struct tlm_engine_options o = {.prefill_step_size = (int)v[N_OPTIONS + RUN_PREFILL_STEP_SIZE].integer,
+    struct tlm_engine_options o = {.prefix_cache_bytes = -1,
+                                   .prefill_step_size = (int)v[N_OPTIONS + RUN_PREFILL_STEP_SIZE].integer,
                                    .max_sequences = (int)v[BATCH_SIZE].integer,
                                    .max_queue = (int)v[BATCH_SIZE].integer};
     tlm_model_info_get(m, &info);

@@ -189,7 +189,7 @@ static int generate(struct tlm_model *m, const struct cli_value *v, const struct
     struct tlm_error e = {TLM_OK, ""};
     struct tlm_model_info info;
     struct tlm_request request = {.max_tokens = v[MAX_TOKENS].integer};
-    struct tlm_engine_options engine_options = {0};
+    struct tlm_engine_options engine_options = {.prefix_cache_bytes = -1};
     struct tlm_engine *engine = NULL;
     int32_t *ids = NULL, *eos = NULL;
     int status;

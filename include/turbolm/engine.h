@@ -50,6 +50,9 @@ struct tlm_engine_options {
     int prefill_step_size; /* rows of prompt per step; 0: 2048 */
     int max_sequences;     /* running at once; 0: 64 */
     int max_queue;         /* waiting; 0: 1024; a submit beyond it gives TLM_EBUSY */
+    /* Prefixes of finished requests are kept for later ones while the whole
+     * cache is below this; 0: an eighth of the machine's memory; -1: none are kept. */
+    int64_t prefix_cache_bytes;
 };
 
 /* Starts the engine's thread. The model must outlive it. One engine per model. */

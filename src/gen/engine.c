@@ -14,7 +14,7 @@
 #include "gen/request.h"
 #include "models/model.h"
 
-/* Prefixes of earlier requests are kept in at most this part of memory. */
+/* Prefixes of earlier requests are kept in this part of memory. */
 enum { KEEP_SHARE = 8 };
 
 enum { DEFAULT_STEP = 2048, DEFAULT_SEQUENCES = 64, DEFAULT_QUEUE = 1024, SEQUENCES_MAX = 4096, KEEP_MAX = 4096 };
@@ -24,7 +24,8 @@ struct tlm_engine {
     struct ctx ctx;
     struct kv_cache *kv;
     int step_size, max_sequences, max_queue;
-    int32_t *keep; /* ids that XTC leaves alone */
+    int64_t prefix_bytes; /* below 0: none are kept */
+    int32_t *keep;        /* ids that XTC leaves alone */
     size_t n_keep;
 
     pthread_t thread;
@@ -97,11 +98,17 @@ static void report_done(struct tlm_engine *g, struct request *q, enum tlm_finish
     buf_clear(&q->text);
 }
 
+/* Without memory for it the prefix is not kept, no more. */
+static void keep_prefix(struct tlm_engine *g, const struct request *q)
+{
+    if (q->seq && g->prefix_bytes >= 0)
+        kv_index_add(q->seq, NULL);
+}
+
 static void end_request(struct tlm_engine *g, struct request *q, enum tlm_finish finish, const struct tlm_error *err)
 {
     report_done(g, q, finish, err);
-    if (q->seq) /* without memory for it the prefix is not kept, no more */
-        kv_index_add(q->seq, NULL);
+    keep_prefix(g, q);
     for (int i = 0; i < g->n_running; i++)
         if (g->running[i] == q) {
             memmove(&g->running[i], &g->running[i + 1], (size_t)(g->n_running - i - 1) * sizeof *g->running);
@@ -245,7 +252,7 @@ static void step(struct tlm_engine *g)
             q->done += (size_t)g->spans[i].rows;
             report_progress(g, q);
             if (q->done == q->n_prompt)
-                kv_index_add(q->seq, NULL);
+                keep_prefix(g, q);
         }
     }
     size_t vocab = (size_t)model_base(g->model)->cfg.vocab_size;
@@ -376,7 +383,7 @@ static enum tlm_status set_up(struct tlm_engine *g, struct tlm_error *e)
         s = ctx_init(&g->ctx, g->model->be, e);
     g->ctx.abort = &g->abort_pass;
     if (s == TLM_OK)
-        s = model_cache_new(g->model, &g->model->cache, (size_t)physical_memory() / KEEP_SHARE, &g->kv, e);
+        s = model_cache_new(g->model, &g->model->cache, g->prefix_bytes > 0 ? (size_t)g->prefix_bytes : 0, &g->kv, e);
     if (s == TLM_OK)
         s = collect_keep(g, e);
     if (s == TLM_OK && pthread_create(&g->thread, NULL, engine_main, g) != 0)
@@ -413,6 +420,7 @@ enum tlm_status tlm_engine_new(struct tlm_model *m, const struct tlm_engine_opti
     g->step_size = choose(o->prefill_step_size, DEFAULT_STEP);
     g->max_sequences = choose(o->max_sequences, DEFAULT_SEQUENCES);
     g->max_queue = choose(o->max_queue, DEFAULT_QUEUE);
+    g->prefix_bytes = o->prefix_cache_bytes ? o->prefix_cache_bytes : physical_memory() / KEEP_SHARE;
     g->waiting_tail = &g->waiting;
     g->next_id = 1;
     m->engines = 1;

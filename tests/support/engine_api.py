@@ -22,7 +22,8 @@ class Sampling(c.Structure):
 
 
 class EngineOptions(c.Structure):
-    _fields_ = [("prefill_step_size", c.c_int), ("max_sequences", c.c_int), ("max_queue", c.c_int)]
+    _fields_ = [("prefill_step_size", c.c_int), ("max_sequences", c.c_int), ("max_queue", c.c_int),
+                ("prefix_cache_bytes", c.c_int64)]
 
 
 class Request(c.Structure):

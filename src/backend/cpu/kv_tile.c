@@ -108,7 +108,7 @@ float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const
 
 float *cpu_sketch_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *data, float *x)
 {
-    static const float signs[2] = {-1, 1};
+    static const float signs[KV_LEVELS_MAX] = {-1, 1};
     const uint8_t *in = data;
     for (int d = 0; d < c->dim; d++)
         b->vector.kv_levels(x + d * KV_BLOCK, in + c->sketch + d * 8, 1, KV_BLOCK, signs);

@@ -3,41 +3,37 @@
  * copy, so that unpacking is a few shifts and masks of whole words. */
 #include <string.h>
 
+#include "base/fp.h"
 #include "kvformat/kv_planes.h"
 
-/* One plane of b bits, at `low` in the codes: a run of 64. */
-TILE_INLINE void ISA(kv_plane)(int b, int low, int first, uint8_t *codes, const uint8_t *in)
+/* Bits of codes t .. t + VF_LANES of a run from the plane of b bits at `in`,
+ * put at `low`. */
+TILE_INLINE vu ISA(kv_plane)(int b, const uint8_t *in, int t, int low)
 {
-    const uint64_t mask = b == 4 ? 0x0f0f0f0f0f0f0f0f : b == 2 ? 0x0303030303030303 : 0x0101010101010101;
-    for (int i = 0; i < b; i++)
-        for (int k = 0; k < 8 / b; k++) {
-            uint64_t w, c = 0;
-            uint8_t *to = codes + k * b * 8 + i * 8;
-            memcpy(&w, in + i * 8, 8);
-            w = ((w >> (k * b)) & mask) << low;
-            if (!first)
-                memcpy(&c, to, 8);
-            w |= c;
-            memcpy(to, &w, 8);
-        }
+#if defined(__AVX512F__) || defined(TLM_SIMD_AVX512)
+    if (b == 1)
+        return vu_two_bits(in, t / 8, low);
+#endif
+    return vu_field(vu_load_u8(in + t % (8 * b)), b * (t / (8 * b)), b, low);
 }
 
-TILE_INLINE const uint8_t *ISA(kv_codes)(int bits, uint8_t *codes, const uint8_t *in)
+TILE_INLINE vu ISA(kv_codes)(int bits, const uint8_t *in, int t)
 {
-    if (bits == 8)
-        return in;
     const int low2 = bits & 4, low1 = low2 + (bits & 2);
+    vu c;
+    if (bits == 8)
+        return vu_load_u8(in + t);
     if (bits & 4)
-        ISA(kv_plane)(4, 0, 1, codes, in);
+        c = ISA(kv_plane)(4, in, t, 0);
     if (bits & 2)
-        ISA(kv_plane)(2, low2, low2 == 0, codes, in + low2 * 8);
+        c = low2 ? vu_or(c, ISA(kv_plane)(2, in + low2 * 8, t, low2)) : ISA(kv_plane)(2, in, t, 0);
     if (bits & 1)
-        ISA(kv_plane)(1, low1, low1 == 0, codes, in + low1 * 8);
-    return codes;
+        c = low1 ? vu_or(c, ISA(kv_plane)(1, in + low1 * 8, t, low1)) : ISA(kv_plane)(1, in, t, 0);
+    return c;
 }
 
 /* How codes become floats. */
-enum kv_map { KV_MAP_AFFINE, KV_MAP_COLUMNS, KV_MAP_LEVELS, KV_MAP_E4M3 };
+enum kv_map { KV_MAP_AFFINE, KV_MAP_COLUMNS, KV_MAP_LEVELS };
 
 struct kv_map_args {
     vf scale, offset;
@@ -45,34 +41,32 @@ struct kv_map_args {
     struct vf_table table;
 };
 
-TILE_INLINE vf ISA(kv_value)(enum kv_map map, const struct kv_map_args *a, const uint8_t *codes, int at)
+TILE_INLINE vf ISA(kv_value)(enum kv_map map, const struct kv_map_args *a, vu codes, int at)
 {
     switch (map) {
     case KV_MAP_AFFINE:
-        return vf_fma(vf_from_u8(codes), a->scale, a->offset);
+        return vf_fma(vf_from_vu(codes), a->scale, a->offset);
     case KV_MAP_COLUMNS:
-        return vf_fma(vf_from_u8(codes), vf_load(a->scales + at), vf_load(a->offsets + at));
-    case KV_MAP_LEVELS:
-        return vf_table_get(&a->table, codes);
+        return vf_fma(vf_from_vu(codes), vf_load(a->scales + at), vf_load(a->offsets + at));
     default:
-        return vf_mul(vf_from_e4m3(codes), a->scale);
+        return vf_table_get(&a->table, codes);
     }
 }
 
 TILE_INLINE void ISA(kv_row)(enum kv_map map, int bits, float *y, const uint8_t *in, int n, struct kv_map_args a)
 {
-    uint8_t buffer[KV_RUN];
     int i = 0;
     a.table.n = 1 << (bits & 7); /* a constant, which the compiler wants to see */
     for (; i + KV_RUN <= n; i += KV_RUN) {
-        const uint8_t *codes = ISA(kv_codes)(bits, buffer, in + i / 8 * bits);
-        for (int j = 0; j < KV_RUN; j += VF_LANES)
-            vf_store(y + i + j, ISA(kv_value)(map, &a, codes + j, i + j));
+        const uint8_t *run = in + i / 8 * bits;
+#pragma GCC unroll 16
+        for (int t = 0; t < KV_RUN; t += VF_LANES)
+            vf_store(y + i + t, ISA(kv_value)(map, &a, ISA(kv_codes)(bits, run, t), i + t));
     }
-    if (i < n) { /* at most 56, by way of whole runs */
+    if (i < n) { /* at most 56, by way of a whole run */
+        uint8_t codes[KV_RUN] = {0};
         float t[KV_RUN], s[KV_RUN] = {0}, o[KV_RUN] = {0};
-        memset(buffer, 0, sizeof buffer);
-        kv_planes_unpack(buffer, in + i / 8 * bits, n - i, bits);
+        kv_planes_unpack(codes, in + i / 8 * bits, n - i, bits);
         if (map == KV_MAP_COLUMNS) {
             memcpy(s, a.scales + i, (size_t)(n - i) * sizeof *s);
             memcpy(o, a.offsets + i, (size_t)(n - i) * sizeof *o);
@@ -80,7 +74,7 @@ TILE_INLINE void ISA(kv_row)(enum kv_map map, int bits, float *y, const uint8_t 
             a.offsets = o;
         }
         for (int j = 0; j < KV_RUN; j += VF_LANES)
-            vf_store(t + j, ISA(kv_value)(map, &a, buffer + j, j));
+            vf_store(t + j, ISA(kv_value)(map, &a, vu_load_u8(codes + j), j));
         memcpy(y + i, t, (size_t)(n - i) * sizeof *t);
     }
 }
@@ -150,8 +144,12 @@ static void ISA(kv_levels)(float *y, const uint8_t *in, int bits, int n, const f
 
 static void ISA(kv_e4m3)(float *y, const uint8_t *in, int n, float scale)
 {
-    struct kv_map_args a = {.scale = vf_set1(scale)};
-    ISA(kv_row)(KV_MAP_E4M3, 8, y, in, n, a);
+    vf f = vf_set1(scale);
+    int i = 0;
+    for (; i + VF_LANES <= n; i += VF_LANES)
+        vf_store(y + i, vf_mul(vf_from_e4m3(in + i), f));
+    for (; i < n; i++)
+        y[i] = fp_from_e4m3(in[i]) * scale;
 }
 
 static void ISA(kv_turn)(float *a, float *b, const float *cos, const float *sin)

@@ -162,25 +162,45 @@ static inline void vf_store_bf16(uint16_t *p, vf a)
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(up));
 }
 
-/* Bytes as floats. */
-static inline vf vf_from_u8(const uint8_t *p)
+/* Integers of 32 bits, as many as floats. */
+typedef __m512i vu;
+static inline vu vu_load_u8(const uint8_t *p)
 {
-    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
 }
-/* Up to 32 floats, found by byte. */
+/* The low `bits` bits after a shift to the right, then to the left. */
+static inline vu vu_field(vu a, int right, int bits, int left)
+{
+    return _mm512_slli_epi32(
+        _mm512_and_si512(_mm512_srli_epi32(a, (unsigned)right), _mm512_set1_epi32((1 << bits) - 1)), (unsigned)left);
+}
+static inline vu vu_or(vu a, vu b)
+{
+    return _mm512_or_si512(a, b);
+}
+static inline vf vf_from_vu(vu a)
+{
+    return _mm512_cvtepi32_ps(a);
+}
+/* Bits i of 8 bytes, then bits i + 1, at `left`. */
+static inline vu vu_two_bits(const uint8_t *p, int i, int left)
+{
+    __m128i b = _mm_loadl_epi64((const __m128i *)p);
+    __m512i a = _mm512_cvtepu8_epi32(_mm_unpacklo_epi64(b, b));
+    a = _mm512_srlv_epi32(a, _mm512_inserti64x4(_mm512_set1_epi32(i), _mm256_set1_epi32(i + 1), 1));
+    return _mm512_slli_epi32(_mm512_and_si512(a, _mm512_set1_epi32(1)), (unsigned)left);
+}
+/* Floats found by number: the first n of 32 that are there. */
 struct vf_table {
     __m512 part[2];
     int n;
 };
 static inline struct vf_table vf_table_load(const float *x, int n)
 {
-    float t[32] = {0};
-    memcpy(t, x, (size_t)n * sizeof *x);
-    return (struct vf_table){{_mm512_loadu_ps(t), _mm512_loadu_ps(t + 16)}, n};
+    return (struct vf_table){{_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)}, n};
 }
-static inline vf vf_table_get(const struct vf_table *t, const uint8_t *p)
+static inline vf vf_table_get(const struct vf_table *t, vu i)
 {
-    __m512i i = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
     return t->n <= 16 ? _mm512_permutexvar_ps(i, t->part[0]) : _mm512_permutex2var_ps(t->part[0], i, t->part[1]);
 }
 /* e4m3 bytes, NaN excepted: the value is the byte's low 7 bits moved into place, times 2^120. */
@@ -338,9 +358,22 @@ static inline void vf_store_bf16(uint16_t *p, vf a)
     _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1)));
 }
 
-static inline vf vf_from_u8(const uint8_t *p)
+typedef __m256i vu;
+static inline vu vu_load_u8(const uint8_t *p)
 {
-    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
+static inline vu vu_field(vu a, int right, int bits, int left)
+{
+    return _mm256_slli_epi32(_mm256_and_si256(_mm256_srli_epi32(a, right), _mm256_set1_epi32((1 << bits) - 1)), left);
+}
+static inline vu vu_or(vu a, vu b)
+{
+    return _mm256_or_si256(a, b);
+}
+static inline vf vf_from_vu(vu a)
+{
+    return _mm256_cvtepi32_ps(a);
 }
 struct vf_table {
     __m256 part[4];
@@ -348,14 +381,11 @@ struct vf_table {
 };
 static inline struct vf_table vf_table_load(const float *x, int n)
 {
-    float t[32] = {0};
-    memcpy(t, x, (size_t)n * sizeof *x);
     return (struct vf_table){
-        {_mm256_loadu_ps(t), _mm256_loadu_ps(t + 8), _mm256_loadu_ps(t + 16), _mm256_loadu_ps(t + 24)}, n};
+        {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), _mm256_loadu_ps(x + 16), _mm256_loadu_ps(x + 24)}, n};
 }
-static inline vf vf_table_get(const struct vf_table *t, const uint8_t *p)
+static inline vf vf_table_get(const struct vf_table *t, vu i)
 {
-    __m256i i = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
     vf lo = _mm256_permutevar8x32_ps(t->part[0], i);
     if (t->n <= 8)
         return lo;
@@ -510,16 +540,25 @@ static inline void vf_store_bf16(uint16_t *p, vf a)
     vst1_u16(p, vshrn_n_u32(up, 16));
 }
 
-static inline uint32x4_t vf_widen_u8(const uint8_t *p)
+typedef uint32x4_t vu;
+static inline vu vu_load_u8(const uint8_t *p)
 {
     uint32_t w;
     memcpy(&w, p, 4);
     uint8x8_t b = vreinterpret_u8_u32(vdup_n_u32(w));
     return vmovl_u16(vget_low_u16(vmovl_u8(b)));
 }
-static inline vf vf_from_u8(const uint8_t *p)
+static inline vu vu_field(vu a, int right, int bits, int left)
 {
-    return vcvtq_f32_u32(vf_widen_u8(p));
+    return vshlq_u32(vandq_u32(vshlq_u32(a, vdupq_n_s32(-right)), vdupq_n_u32((1u << bits) - 1)), vdupq_n_s32(left));
+}
+static inline vu vu_or(vu a, vu b)
+{
+    return vorrq_u32(a, b);
+}
+static inline vf vf_from_vu(vu a)
+{
+    return vcvtq_f32_u32(a);
 }
 struct vf_table {
     uint8x16x4_t part[2];
@@ -527,17 +566,15 @@ struct vf_table {
 };
 static inline struct vf_table vf_table_load(const float *x, int n)
 {
-    float t[32] = {0};
     struct vf_table r = {.n = n};
-    memcpy(t, x, (size_t)n * sizeof *x);
     for (int i = 0; i < 8; i++)
-        r.part[i / 4].val[i % 4] = vreinterpretq_u8_f32(vld1q_f32(t + 4 * i));
+        r.part[i / 4].val[i % 4] = vreinterpretq_u8_f32(vld1q_f32(x + 4 * i));
     return r;
 }
 /* The four bytes of each float, one table lookup each. */
-static inline vf vf_table_get(const struct vf_table *t, const uint8_t *p)
+static inline vf vf_table_get(const struct vf_table *t, vu i)
 {
-    uint32x4_t at = vmlaq_n_u32(vdupq_n_u32(0x03020100), vf_widen_u8(p), 0x04040404);
+    uint32x4_t at = vmlaq_n_u32(vdupq_n_u32(0x03020100), i, 0x04040404);
     uint8x16_t b = vreinterpretq_u8_u32(at), r = vqtbl4q_u8(t->part[0], b);
     if (t->n > 16)
         r = vqtbx4q_u8(r, t->part[1], vsubq_u8(b, vdupq_n_u8(64)));
@@ -545,7 +582,7 @@ static inline vf vf_table_get(const struct vf_table *t, const uint8_t *p)
 }
 static inline vf vf_from_e4m3(const uint8_t *p)
 {
-    uint32x4_t b = vf_widen_u8(p);
+    uint32x4_t b = vu_load_u8(p);
     uint32x4_t v =
         vorrq_u32(vshlq_n_u32(vandq_u32(b, vdupq_n_u32(0x7f)), 20), vshlq_n_u32(vandq_u32(b, vdupq_n_u32(0x80)), 24));
     return vmulq_f32(vreinterpretq_f32_u32(v), vdupq_n_f32(0x1p120f));

@@ -68,7 +68,7 @@ struct vector_kernels {
     void (*kv_affine)(float *y, const uint8_t *in, int bits, int n, float scale, float offset);
     /* With a scale and an offset for each column. */
     void (*kv_affine_columns)(float *y, const uint8_t *in, int bits, int n, const float *scale, const float *offset);
-    /* y = levels[code], at most 5 bits. */
+    /* y = levels[code], at most 5 bits; levels [KV_LEVELS_MAX], all readable. */
     void (*kv_levels)(float *y, const uint8_t *in, int bits, int n, const float *levels);
     /* y = e4m3(in) * scale; no NaN among them. */
     void (*kv_e4m3)(float *y, const uint8_t *in, int n, float scale);
