@@ -409,6 +409,79 @@ static void check_math(const struct isa *isa, const struct vector_kernels *k)
     check(y[0] == 1000 && y[1] == 0 && isnan(y[3]), "gelu of extremes", 0, 0);
 }
 
+/* Kernels that read codes: against scalar and against one value at a time, codes and results up against unmapped
+ * pages. */
+static void check_codes(const struct vector_kernels *k, const struct vector_kernels *ref, int n)
+{
+    float levels[32], *scale = guard_random(n, 2), *offset = guard_random(n, 2), *y = guard_f32(n),
+                      *want = guard_f32(n);
+    fill(levels, 32, 3);
+    for (int bits = 1; bits <= 8; bits++) {
+        size_t bytes = kv_planes_bytes(n, bits);
+        uint8_t *in = guard(bytes), codes[256];
+        for (size_t i = 0; i < bytes; i++)
+            in[i] = (uint8_t)pick(256);
+        kv_planes_unpack(codes, in, n, bits);
+        int ok = 1;
+        k->kv_affine(y, in, bits, n, 0.37f, -1.9f);
+        ref->kv_affine(want, in, bits, n, 0.37f, -1.9f);
+        for (int i = 0; i < n; i++)
+            ok &= y[i] == fmaf(codes[i], 0.37f, -1.9f);
+        check(ok && same(y, want, n), "kv_affine", bits, n);
+        k->kv_affine_columns(y, in, bits, n, scale, offset);
+        ref->kv_affine_columns(want, in, bits, n, scale, offset);
+        for (int i = 0; i < n; i++)
+            ok &= y[i] == fmaf(codes[i], scale[i], offset[i]);
+        check(ok && same(y, want, n), "kv_affine_columns", bits, n);
+        if (bits <= 5) {
+            float *table = guard_f32(1 << bits);
+            memcpy(table, levels, sizeof *table << bits);
+            k->kv_levels(y, in, bits, n, table);
+            ref->kv_levels(want, in, bits, n, table);
+            for (int i = 0; i < n; i++)
+                ok &= y[i] == levels[codes[i]];
+            check(ok && same(y, want, n), "kv_levels", bits, n);
+        }
+        if (bits == 8) {
+            for (int i = 0; i < n; i++)
+                in[i] = (in[i] & 0x7f) == 0x7f ? 0 : in[i];
+            k->kv_e4m3(y, in, n, 0.013f);
+            ref->kv_e4m3(want, in, n, 0.013f);
+            for (int i = 0; i < n; i++)
+                ok &= y[i] == fp_from_e4m3(in[i]) * 0.013f;
+            check(ok && same(y, want, n), "kv_e4m3", n, 0);
+        }
+    }
+    guard_release();
+}
+
+static void check_block_rows(const struct vector_kernels *k, const struct vector_kernels *ref)
+{
+    enum { N = KV_BLOCK };
+    float *a = guard_random(N, 2), *b = guard_random(N, 2), *c = guard_random(N, 1), *s = guard_random(N, 1);
+    float *a2 = guard_f32(N), *b2 = guard_f32(N), *a3 = guard_f32(N), *b3 = guard_f32(N);
+    memcpy(a2, a, N * 4);
+    memcpy(b2, b, N * 4);
+    memcpy(a3, a, N * 4);
+    memcpy(b3, b, N * 4);
+    k->kv_turn(a, b, c, s);
+    ref->kv_turn(a2, b2, c, s);
+    int ok = 1;
+    for (int t = 0; t < N; t++) {
+        double x = (double)a3[t], y = (double)b3[t];
+        ok &= fabs((double)a[t] - (x * (double)c[t] - y * (double)s[t])) < 1e-6;
+        ok &= fabs((double)b[t] - (x * (double)s[t] + y * (double)c[t])) < 1e-6;
+    }
+    check(ok && same(a, a2, N) && same(b, b2, N), "kv_turn", 0, 0);
+    k->kv_scores(a, c, 0.4f);
+    ref->kv_scores(a2, c, 0.4f);
+    k->kv_scores(b, s, 0);
+    for (int t = 0; t < N; t++)
+        ok &= b[t] == b2[t] * s[t];
+    check(ok && same(a, a2, N), "kv_scores", 0, 0);
+    guard_release();
+}
+
 static void check_kernels(const struct isa *isa, const struct vector_kernels *ref)
 {
     struct vector_kernels k;
@@ -426,6 +499,10 @@ static void check_kernels(const struct isa *isa, const struct vector_kernels *re
         check_attention_kernels(&k, ref, nq, (int)sizes[pick(N_SIZES - 4)]);
     for (int i = 0; i < N_SIZES - 4; i++)
         check_attention_kernels(&k, ref, 1 + pick(8), (int)sizes[i]);
+    for (int n = 8; n <= 200; n += 8)
+        check_codes(&k, ref, n);
+    for (int i = 0; i < 20; i++)
+        check_block_rows(&k, ref);
     check_softmax(&k, ref);
     check_math(isa, &k);
 }
@@ -743,6 +820,322 @@ static void check_rounds(const struct isa *isa)
     guard_release();
 }
 
+/* Attention over encoded blocks */
+
+struct encoded_seq {
+    int64_t length, pos;
+    float *q, *k, *v; /* [length, heads * dim] */
+    int n;
+    void *open[MAX_BLOCKS], *sealed[MAX_BLOCKS];
+    float *turn[MAX_BLOCKS];
+    float *decoded; /* keys, then values of one block; see encoded_reference */
+};
+
+/* A cache of one layer, with its formats and rotary tables. */
+struct encoded_cache {
+    struct attn_args a;
+    struct kv_codec key, value;
+    struct kv_turn turn;
+    char name[2 * KV_FORMAT_NAME_MAX];
+};
+
+static const char *const key_formats[] = {
+    "fp8",           "affine2",   "affine3g32", "affine4g128", "affine5", "affine8",  "chan2",      "chan3+mix",
+    "chan4+pre+mix", "chan5+pre", "chan6",      "chan8+pre",   "rot2",    "rot3+qjl", "rot4+qjl",   "rot8",
+    "tq1",           "tq2+c",     "tq3",        "tq4.norm",    "tq5+c",   "prod2",    "prod3.orth", "prod4",
+    "split2.5",      "split3.5",  "f16",        "f32",         "bf16"};
+static const char *const value_formats[] = {"fp8",   "affine2",  "affine3g32", "affine4g128",  "affine6",  "affine8g32",
+                                            "chan2", "chan3",    "chan4",      "chan5",        "chan8",    "tq1",
+                                            "tq2",   "tq3.norm", "tq4",        "tq5.unbiased", "split2.5", "split3.5",
+                                            "f16",   "f32",      "bf16"};
+
+static const char *pick_codec(struct kv_codec *c, const char *const *names, int n, int dim, bool key)
+{
+    for (;;) {
+        struct kv_format f;
+        struct tlm_error e = {0};
+        const char *p = names[pick(n)];
+        if (kv_format_parse(p, strlen(p), key, &f, &e) == TLM_OK && kv_codec_init(c, &f, dim, key, &e) == TLM_OK) {
+            return p;
+        }
+    }
+}
+
+/* cos, then sin [dims / 2] of the angles of a position. */
+static void angles(float *to, int dims, int64_t position)
+{
+    for (int i = 0; i < dims / 2; i++) {
+        double a = (double)position * pow(10000, -2.0 * i / dims);
+        to[i] = (float)cos(a);
+        to[dims / 2 + i] = (float)sin(a);
+    }
+}
+
+static void cache_make(struct encoded_cache *c, bool small)
+{
+    static const int64_t keeps[] = {0, 0, 10, 100, 64};
+    memset(c, 0, sizeof *c);
+    do
+        c->a = random_args(small);
+    while (c->a.shape.head_dim < 16 || c->a.shape.v_dim < 16);
+    if (pick(3) == 0) /* what every format takes */
+        c->a.shape.head_dim = c->a.shape.v_dim = small ? 64 : 128;
+    int dim = c->a.shape.head_dim;
+    const char *key = pick_codec(&c->key, key_formats, (int)(sizeof key_formats / sizeof *key_formats), dim, true);
+    snprintf(c->name, sizeof c->name, "%s:%s", key,
+             pick_codec(&c->value, value_formats, (int)(sizeof value_formats / sizeof *value_formats), c->a.shape.v_dim,
+                        false));
+    c->a.key = &c->key;
+    c->a.value = &c->value;
+    c->a.keep = c->a.window ? keeps[pick(5)] : 0;
+    c->a.scale = 1 / sqrtf((float)dim);
+    if (!c->key.f.pre)
+        return;
+    int dims = pick(2) ? dim : dim / 4 * 2, half = dims / 2;
+    float *places = guard_f32((int64_t)dims * KV_BLOCK), row[256];
+    for (int p = 0; p < KV_BLOCK; p++) {
+        angles(row, dims, p);
+        for (int i = 0; i < dims; i++)
+            places[i * KV_BLOCK + p] = row[i];
+    }
+    c->turn = (struct kv_turn){.dims = dims, .interleaved = pick(2)};
+    c->turn.cos = places;
+    c->turn.sin = places + half * KV_BLOCK;
+    c->a.turn = &c->turn;
+}
+
+static void encoded_make(struct encoded_seq *s, const struct encoded_cache *c, int64_t length)
+{
+    const struct kv_shape *h = &c->a.shape;
+    *s = (struct encoded_seq){.length = length, .n = (int)((length + KV_BLOCK - 1) / KV_BLOCK)};
+    s->q = guard_random(length * c->a.n_heads * h->head_dim, 2);
+    s->k = guard_random(length * h->n_heads * h->head_dim, 2);
+    s->v = guard_random(length * h->n_heads * h->v_dim, 2);
+    s->decoded = guard_f32((int64_t)KV_BLOCK * (h->head_dim + h->v_dim));
+    for (int b = 0; b < s->n; b++) {
+        s->open[b] = guard(kv_layer_bytes(h));
+        s->sealed[b] = guard((size_t)h->n_heads * (c->key.bytes + c->value.bytes));
+        if (c->a.turn) {
+            s->turn[b] = guard_f32(c->turn.dims);
+            angles(s->turn[b], c->turn.dims, (int64_t)b * KV_BLOCK);
+        }
+    }
+}
+
+/* Its blocks when it holds `end` tokens; the exact ones that rows from `pos` up stand in follow in `own`. */
+static struct attn_span encoded_span(const struct encoded_seq *s, int64_t row, int64_t rows, struct attn_block *blocks)
+{
+    int64_t end = s->pos + rows;
+    int n = (int)((end + KV_BLOCK - 1) / KV_BLOCK), own = (int)(s->pos / KV_BLOCK);
+    count_blocks(blocks, n, end);
+    for (int b = 0; b < n; b++) {
+        blocks[b].encoded = blocks[b].count == KV_BLOCK;
+        blocks[b].data = blocks[b].encoded ? s->sealed[b] : s->open[b];
+        blocks[b].turn = s->turn[b];
+    }
+    for (int b = own; b < n; b++) {
+        blocks[n + b - own] = blocks[b];
+        blocks[n + b - own].encoded = false;
+        blocks[n + b - own].data = s->open[b];
+    }
+    return (struct attn_span){row, rows, s->pos, blocks, n, blocks + n, n - own, own};
+}
+
+static void encoded_step(struct cpu_backend *b, const struct encoded_cache *c, struct encoded_seq *const *seqs,
+                         const int64_t *rows, float *const *out, int n)
+{
+    struct attn_args a = c->a;
+    struct attn_span spans[4];
+    static struct attn_block blocks[4][2 * MAX_BLOCKS];
+    int64_t total = 0, at = 0, qn = a.n_heads * a.shape.head_dim, kn = (int64_t)a.shape.n_heads * a.shape.head_dim;
+    int64_t vn = (int64_t)a.shape.n_heads * a.shape.v_dim, yn = (int64_t)a.n_heads * a.shape.v_dim;
+    for (int i = 0; i < n; i++)
+        total += rows[i];
+    float *q = mem_alloc_array((size_t)(total * (qn + kn + vn + yn)), 4);
+    float *k = q + total * qn, *v = k + total * kn, *y = v + total * vn;
+    for (int i = 0; i < n; i++) {
+        struct encoded_seq *s = seqs[i];
+        spans[i] = encoded_span(s, at, rows[i], blocks[i]);
+        memcpy(q + at * qn, s->q + s->pos * qn, (size_t)(rows[i] * qn) * 4);
+        memcpy(k + at * kn, s->k + s->pos * kn, (size_t)(rows[i] * kn) * 4);
+        memcpy(v + at * vn, s->v + s->pos * vn, (size_t)(rows[i] * vn) * 4);
+        at += rows[i];
+    }
+    a.spans = spans;
+    a.n_spans = n;
+    struct tensor tq = matrix(q, total, qn), tk = matrix(k, total, kn), tv = matrix(v, total, vn),
+                  ty = matrix(y, total, yn);
+    cpu_kv_write(&b->base, &a, &tk, &tv);
+    long before = mem_count();
+    cpu_kv_seal(&b->base, &a);
+    cpu_attend(&b->base, &a, &ty, &tq);
+    check(mem_count() == before, "encoded attend allocates nothing", mem_count() - before, 0);
+    for (int i = 0; i < n; i++) {
+        memcpy(out[i] + seqs[i]->pos * yn, y + spans[i].row * yn, (size_t)(rows[i] * yn) * 4);
+        seqs[i]->pos += rows[i];
+    }
+    mem_free(q);
+}
+
+/* One head's keys and values of a block as row p sees it. */
+static void seen_block(const struct encoded_cache *c, struct encoded_seq *s, int block, int head, bool exact)
+{
+    const struct kv_shape *h = &c->a.shape;
+    float *k = s->decoded, *v = k + KV_BLOCK * h->head_dim;
+    static float work[512 * 1024], *x;
+    static uint8_t bytes[KV_BLOCK * 256 * 4 + 4096];
+    for (int part = 0; part < 2; part++) {
+        const struct kv_codec *codec = part ? &c->value : &c->key;
+        struct kv_turn turn = c->turn;
+        x = part ? v : k;
+        for (int t = 0; t < KV_BLOCK; t++)
+            for (int d = 0; d < codec->dim; d++) {
+                int64_t at = (int64_t)block * KV_BLOCK + t;
+                x[t * codec->dim + d] =
+                    at < s->length ? rounded(h->type, (part ? s->v : s->k)[(at * h->n_heads + head) * codec->dim + d])
+                                   : 0;
+            }
+        if (exact)
+            continue;
+        turn.start_cos = s->turn[block];
+        turn.start_sin = s->turn[block] ? s->turn[block] + turn.dims / 2 : NULL;
+        struct kv_turn *use = !part && c->a.turn ? &turn : NULL;
+        kv_codec_encode(codec, x, use, bytes, work);
+        const uint8_t *in = (const uint8_t *)s->sealed[block] + (size_t)head * codec->bytes;
+        if (part)
+            in += (size_t)h->n_heads * c->key.bytes;
+        check(!memcmp(bytes, in, codec->bytes), "kv_seal", block, head);
+        kv_codec_decode(codec, in, use, x, work);
+    }
+}
+
+/* Row p of query head h in double, and the scale of the values it sees. */
+static double encoded_reference(const struct encoded_cache *c, struct encoded_seq *s, int64_t p, int h, double *y)
+{
+    const struct attn_args *a = &c->a;
+    const struct kv_shape *shape = &a->shape;
+    int head = h / (a->n_heads / shape->n_heads);
+    double m = a->sinks ? (double)a->sinks[h] : -INFINITY, l = a->sinks ? 1 : 0, scale = 1;
+    memset(y, 0, (size_t)shape->v_dim * sizeof *y);
+    for (int b = 0; b <= p / KV_BLOCK; b++) {
+        seen_block(c, s, b, head, b == p / KV_BLOCK);
+        const float *k = s->decoded, *v = k + KV_BLOCK * shape->head_dim;
+        for (int t = 0; t < KV_BLOCK; t++) {
+            int64_t at = (int64_t)b * KV_BLOCK + t;
+            if (at > p || (a->window && at <= p - a->window && at >= a->keep))
+                continue;
+            double x = 0;
+            for (int d = 0; d < shape->head_dim; d++)
+                x += (double)s->q[(p * a->n_heads + h) * shape->head_dim + d] * (double)k[t * shape->head_dim + d];
+            x *= (double)a->scale;
+            if (a->softcap != 0)
+                x = (double)a->softcap * tanh(x / (double)a->softcap);
+            double top = fmax(m, x), f = exp(m - top), e = exp(x - top);
+            m = top;
+            l = l * f + e;
+            for (int j = 0; j < shape->v_dim; j++) {
+                y[j] = y[j] * f + e * (double)v[t * shape->v_dim + j];
+                scale = fmax(scale, fabs((double)v[t * shape->v_dim + j]));
+            }
+        }
+    }
+    for (int j = 0; j < shape->v_dim; j++)
+        y[j] /= l;
+    return scale;
+}
+
+static void check_encoded(const struct isa *isa, struct cpu_backend *b)
+{
+    for (int i = 0; i < (isa->small ? 5 : 14); i++) {
+        struct encoded_cache c;
+        static struct encoded_seq seq[2];
+        struct encoded_seq *seqs[2] = {&seq[0], &seq[1]};
+        struct tlm_error e = {0};
+        float *out[2];
+        int64_t rows[2];
+        cache_make(&c, isa->small);
+        check(cpu_kv_prepare(&b->base, &c.key, &c.value, &e) == TLM_OK, "kv_prepare", i, 0);
+        int64_t yn = (int64_t)c.a.n_heads * c.a.shape.v_dim;
+        for (int j = 0; j < 2; j++) {
+            int64_t before = pick(isa->small ? 200 : pick(6) ? 400 : 1300);
+            rows[j] = 1 + (pick(2) ? pick(4) : pick(150));
+            encoded_make(&seq[j], &c, before + rows[j]);
+            out[j] = guard_f32((before + rows[j]) * yn);
+            if (before)
+                encoded_step(b, &c, &seqs[j], &before, &out[j], 1);
+        }
+        encoded_step(b, &c, seqs, rows, out, 2);
+        double worst = 0, y[256];
+        for (int j = 0; j < 2; j++)
+            for (int n = 0; n < 4; n++) {
+                int64_t p = seq[j].length - 1 - (n ? pick((int)rows[j]) : 0);
+                int h = pick(c.a.n_heads);
+                double scale = encoded_reference(&c, &seq[j], p, h, y);
+                const float *got = out[j] + p * yn + (int64_t)h * c.a.shape.v_dim;
+                for (int d = 0; d < c.a.shape.v_dim; d++)
+                    worst = isnan(got[d]) ? INFINITY : fmax(worst, fabs((double)got[d] - y[d]) / scale);
+            }
+        check(worst < 2e-5, c.name, i, (long)(worst * 1e9));
+        kv_codec_deinit(&c.key);
+        kv_codec_deinit(&c.value);
+        guard_release();
+    }
+}
+
+/* As check_invariance, over encoded blocks. */
+static void check_encoded_invariance(const struct isa *isa)
+{
+    struct cpu_backend *b[3];
+    for (int t = 0; t < 3; t++)
+        b[t] = backend_with(isa, t + 1);
+    for (int i = 0; i < (isa->small ? 2 : 6); i++) {
+        enum { REST = 150 };
+        static struct encoded_seq s, other[2];
+        struct encoded_cache c;
+        struct tlm_error e = {0};
+        cache_make(&c, isa->small);
+        for (int t = 0; t < 3; t++)
+            check(cpu_kv_prepare(&b[t]->base, &c.key, &c.value, &e) == TLM_OK, "kv_prepare", i, t);
+        int64_t before = pick(isa->small ? 150
+                              : pick(3)  ? 300
+                                         : 1200),
+                n = before + REST, yn = (int64_t)c.a.n_heads * c.a.shape.v_dim;
+        struct encoded_seq *one = &s, *all[3] = {&other[0], &s, &other[1]};
+        float *want = guard_f32(n * yn), *got = guard_f32(n * yn), *aside[2];
+        encoded_make(&s, &c, n);
+        for (int j = 0; j < 2; j++) {
+            encoded_make(&other[j], &c, 300);
+            aside[j] = guard_f32(300 * yn);
+        }
+        int64_t rest = REST;
+        if (before)
+            encoded_step(b[i % 3], &c, &one, &before, &want, 1);
+        encoded_step(b[0], &c, &one, &rest, &want, 1);
+        for (int t = 0; t < 3; t++)
+            for (int mode = 0; mode < 3; mode++) {
+                s.pos = before;
+                for (int64_t left = REST, rows; left; left -= rows) {
+                    rows = mode == 0 ? left : mode == 1 ? (left < 30 ? 1 : 7) : 1 + pick((int)left);
+                    int64_t many[3] = {1 + pick(70), rows, 1};
+                    float *out[3] = {aside[0], got, aside[1]};
+                    for (int j = 0; j < 2; j++)
+                        if (other[j].pos > 229)
+                            other[j].pos = 0;
+                    if (mode == 2)
+                        encoded_step(b[t], &c, all, many, out, 3);
+                    else
+                        encoded_step(b[t], &c, &one, &rows, &got, 1);
+                }
+                check(same(got + before * yn, want + before * yn, REST * yn), c.name, i, t * 10 + mode);
+            }
+        kv_codec_deinit(&c.key);
+        kv_codec_deinit(&c.value);
+        guard_release();
+    }
+    for (int t = 0; t < 3; t++)
+        backend_free(b[t]);
+}
+
 /* Slots that split rows over threads */
 
 static void check_slots(const struct isa *isa, int threads)
@@ -958,10 +1351,12 @@ int main(int argc, char **argv)
         for (int threads = 1; threads <= 3; threads++) {
             struct cpu_backend *b = backend_with(&list[i], threads);
             check_against_double(&list[i], b);
+            check_encoded(&list[i], b);
             backend_free(b);
             check_slots(&list[i], threads);
         }
         check_invariance(&list[i]);
+        check_encoded_invariance(&list[i]);
         check_many(&list[i]);
         if (!list[i].small)
             check_rounds(&list[i]);

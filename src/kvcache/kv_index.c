@@ -193,7 +193,7 @@ static struct kv_node *best_child(const struct kv_node *parent, int attach, cons
         if (n->attach != attach)
             continue;
         int k = common(n->tokens, ids, left < n->count ? left : n->count);
-        if (k > *len) {
+        if (k > *len || (k && k == *len && k == n->count)) { /* rather one that need not be cut */
             *len = k;
             best = n;
         }

@@ -123,10 +123,12 @@ void kv_seq_shrink(struct kv_seq *s)
         drop_last(s);
 }
 
-/* The first position that a row at n sees in a window group. */
+/* The first position that a row at n sees in a window group; at least the one
+ * before n, because its block may still be filling. */
 static int64_t first_seen(const struct kv_group *g, int64_t n)
 {
-    return g->window && n >= g->window ? n - g->window + 1 : 0;
+    int64_t window = g->window == 1 ? 2 : g->window;
+    return window && n >= window ? n - window + 1 : 0;
 }
 
 void kv_seq_release_windows(struct kv_seq *s)

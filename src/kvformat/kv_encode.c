@@ -16,15 +16,21 @@ struct encoder {
     float *spare;   /* [3 dim] */
 };
 
+/* Finite numbers stay finite. */
+static uint16_t to_half(float v)
+{
+    return fp_to_f16(isfinite(v) ? fminf(fmaxf(v, -65504), 65504) : v);
+}
+
 static void put_half(uint8_t *out, size_t part, size_t i, float v)
 {
-    uint16_t h = fp_to_f16(v);
+    uint16_t h = to_half(v);
     memcpy(out + part + i * 2, &h, 2);
 }
 
 static float half_of(float v)
 {
-    return fp_from_f16(fp_to_f16(v));
+    return fp_from_f16(to_half(v));
 }
 
 static void set_code(const struct encoder *n, int t, int d, int code)
@@ -62,17 +68,21 @@ static void encode_exact(const struct encoder *n)
         }
 }
 
+/* The block shares a scale, so what is not finite becomes the largest code
+ * rather than spoiling it. */
 static void encode_fp8(const struct encoder *n)
 {
     const struct kv_codec *c = n->c;
     float most = 0;
     for (int i = 0; i < KV_BLOCK * c->dim; i++)
-        most = fmaxf(most, fabsf(n->x[i]));
+        most = fmaxf(most, isfinite(n->x[i]) ? fabsf(n->x[i]) : 0);
     float scale = most > 0 ? most / 448 : 1;
     memcpy(n->out + c->scales, &scale, 4);
     for (int t = 0; t < KV_BLOCK; t++)
-        for (int d = 0; d < c->dim; d++)
-            set_code(n, t, d, fp_to_e4m3(n->x[t * c->dim + d] / scale));
+        for (int d = 0; d < c->dim; d++) {
+            float v = n->x[t * c->dim + d] / scale;
+            set_code(n, t, d, fp_to_e4m3(isnan(v) ? 448 : v));
+        }
     pack_rows(n, 8);
 }
 

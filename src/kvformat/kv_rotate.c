@@ -149,7 +149,7 @@ static void hadamard(float *x, int h, bool back)
         for (int j = 0; j < m; j++)
             x[j * n + c] = y[j];
     }
-    float scale = 1.0f / sqrtf((float)h);
+    float scale = (float)(1 / sqrt((double)h)); /* as MLX rounds it */
     for (int i = 0; i < h; i++)
         x[i] *= scale;
 }

@@ -59,6 +59,7 @@ class Engine:
         self.err = Error()
         self.model = c.c_void_p()
         self.engine = c.c_void_p()
+        self.cached = {}  # by request: tokens of its prompt that were there already
         options = ModelOptions(threads, None, precision, kv_format and kv_format.encode(), kv_sink, max_kv_size,
                                quantized_kv_start, 0)
         self.check(self.lib.tlm_model_open(str(model_path).encode(), c.byref(options), c.byref(self.model),
@@ -110,6 +111,7 @@ class Engine:
                 tokens.append(ev.token)
             if ev.type == DONE:
                 finish = ev.finish
+                self.cached[ev.id] = ev.stats.cached_tokens
             out[ev.id] = (tokens, so_far + text, finish)
         return out
 

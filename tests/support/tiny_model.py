@@ -77,8 +77,8 @@ def weights(config=CONFIG):
     return out
 
 
-def logits(ids, config=CONFIG):
-    """float64 [tokens, vocabulary]"""
+def logits(ids, config=CONFIG, seen=None):
+    """float64 [tokens, vocabulary]; seen(row, position): what else than causal limits attention"""
     c, w = config, {k: v.astype(np.float64) for k, v in weights(config).items()}
     n, hd = len(ids), c["head_dim"]
     group = c["num_attention_heads"] // c["num_key_value_heads"]
@@ -95,6 +95,9 @@ def logits(ids, config=CONFIG):
             y = np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
         return y.transpose(1, 0, 2)
 
+    mask = np.triu(np.full((n, n), -np.inf), 1)
+    if seen:
+        mask[~np.fromfunction(seen, (n, n))] = -np.inf
     x = w["model.embed_tokens.weight"][list(ids)]
     for i in range(c["num_hidden_layers"]):
         p = "model.layers.%d." % i
@@ -102,7 +105,7 @@ def logits(ids, config=CONFIG):
         q = heads(h, p + "self_attn.q_proj", True)
         k = heads(h, p + "self_attn.k_proj", True).repeat(group, 0)
         v = heads(h, p + "self_attn.v_proj", False).repeat(group, 0)
-        s = q @ k.transpose(0, 2, 1) / np.sqrt(hd) + np.triu(np.full((n, n), -np.inf), 1)
+        s = q @ k.transpose(0, 2, 1) / np.sqrt(hd) + mask
         s = np.exp(s - s.max(-1, keepdims=True))
         a = (s / s.sum(-1, keepdims=True)) @ v
         x = x + a.transpose(1, 0, 2).reshape(n, -1) @ w[p + "self_attn.o_proj.weight"].T
@@ -112,11 +115,11 @@ def logits(ids, config=CONFIG):
     return norm(x, "model.norm") @ w["lm_head.weight"].T
 
 
-def greedy(ids, n, config=CONFIG):
+def greedy(ids, n, config=CONFIG, seen=None):
     """The n best tokens after ids, as text."""
     ids = list(ids)
     for _ in range(n):
-        ids.append(int(np.argmax(logits(ids, config)[-1])))
+        ids.append(int(np.argmax(logits(ids, config, seen)[-1])))
     return bytes(ids[len(ids) - n :]).decode()
 
 
