@@ -434,7 +434,7 @@ static void check_codes(const struct vector_kernels *k, const struct vector_kern
             ok &= y[i] == fmaf(codes[i], scale[i], offset[i]);
         check(ok && same(y, want, n), "kv_affine_columns", bits, n);
         if (bits <= 5) {
-            float *table = guard_f32(1 << bits);
+            float *table = guard_f32(KV_LEVELS_MAX);
             memcpy(table, levels, sizeof *table << bits);
             k->kv_levels(y, in, bits, n, table);
             ref->kv_levels(want, in, bits, n, table);

@@ -1,4 +1,5 @@
 """Requests and files that ask for more than there is: one clear line, soon."""
+import json
 import os
 import subprocess
 
@@ -50,6 +51,23 @@ def test_inspect_without_weights_and_tokenizer(turbolm, tmp_path):
     write_gguf.write(tmp_path / "m.gguf", CONFIG, [], extra={"llama.vocab_size": 64})
     done = turbolm("inspect", tmp_path / "m.gguf")
     assert done.returncode == 0 and "llama" in done.stdout
+
+
+def test_quantization_without_weights(turbolm, tmp_path):
+    write_gguf.write(tmp_path / "m.gguf", CONFIG, [], extra={"llama.vocab_size": 64})
+    assert json.loads(turbolm("inspect", "--json", tmp_path / "m.gguf").stdout)["quantization"] is None
+
+
+def test_one_warning_of_a_prompt_beyond_the_context(turbolm, tiny_model):
+    done = turbolm("generate", "--model", tiny_model(max_position_embeddings=16), "--ignore-chat-template", "-m", "2",
+                   "-p", "x" * 40)
+    assert done.returncode == 0
+    assert done.stderr == "warning: the prompt of 41 tokens is longer than the model's context of 16\n"
+
+
+def test_one_warning_of_all_filters_at_temperature_zero(turbolm, tiny_model):
+    done = turbolm("generate", "--model", tiny_model(), "-p", "x", "-m", "2", "--top-k", "5", "--min-p", "0.1")
+    assert done.stderr == "warning: min_p, top_k have no effect at temperature 0\n"
 
 
 def test_many_threads(turbolm, tiny_model):

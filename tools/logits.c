@@ -43,6 +43,13 @@ static enum tlm_status take_row(void *user, size_t row, const float *logits, siz
     return s->status == 0 ? TLM_OK : TLM_EIO;
 }
 
+static struct tlm_model *computing; /* for the handler of Ctrl-C */
+
+static void cancel(void)
+{
+    tlm_model_cancel(computing);
+}
+
 static int compute(struct tlm_model *m, const struct cli_value *v, const int32_t *ids, size_t n)
 {
     struct tlm_error e = {TLM_OK, ""};
@@ -53,9 +60,11 @@ static int compute(struct tlm_model *m, const struct cli_value *v, const int32_t
         out_error("--decode-from %zu is beyond the %zu tokens", decode_from, n);
         return 2;
     }
+    computing = m;
+    set_signal_hooks(cancel, NULL);
+    catch_interrupt(); /* before there is a file to be removed */
     int status = npy_open(&sink.npy, v[OUT].text);
     if (status == 0) {
-        catch_interrupt();
         enum tlm_status s = tlm_model_logits(m, ids, n, decode_from, step, take_row, &sink, &e);
         if (interrupted())
             status = EXIT_INTERRUPTED;
@@ -64,6 +73,7 @@ static int compute(struct tlm_model *m, const struct cli_value *v, const int32_t
         else if (s != TLM_OK)
             status = out_tlm_error(&e);
     }
+    set_signal_hooks(NULL, NULL); /* the model will be closed */
     return npy_close(&sink.npy, status);
 }
 

@@ -117,7 +117,7 @@ void run_warn_of_context(const struct tlm_request *r, const struct tlm_stats *s,
     int64_t generated = (int64_t)s->generated_tokens, prompt = (int64_t)r->n_prompt;
     if (finish == TLM_FINISH_LENGTH && generated != r->max_tokens)
         out_warning("the text ends after %lld tokens because the context is full", (long long)generated);
-    else if (context > 0 && prompt + generated > context)
+    else if (context > 0 && prompt <= context && prompt + generated > context) /* else said at the start */
         out_warning("prompt and text have %lld tokens, the model's context %lld", (long long)(prompt + generated),
                     (long long)context);
 }

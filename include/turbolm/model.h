@@ -46,7 +46,7 @@ TLM_API void tlm_model_close(struct tlm_model *m);
 struct tlm_model_info {
     const char *path;
     const char *architecture; /* the model_type of config.json, aliases resolved: "llama" */
-    const char *quantization; /* most used format of the matrices: "q4_1", "affine4g64", "bf16" */
+    const char *quantization; /* most used format of the matrices: "q4_1", "affine4g64", "bf16"; NULL: no matrices */
     const char *kv_format;    /* of cache blocks, keys:values of the first layer: "f16", "chan4+pre+mix:tq4" */
     double kv_bits;           /* per element of a sealed cache block, everything counted, all layers */
     const char *precision;    /* "exact" or "fast" */
@@ -85,6 +85,10 @@ typedef enum tlm_status tlm_logits_fn(void *user, size_t row, const float *logit
  * chunks. */
 TLM_API enum tlm_status tlm_model_logits(struct tlm_model *m, const int32_t *ids, size_t n, size_t decode_from,
                                          size_t prefill_step, tlm_logits_fn *fn, void *user, struct tlm_error *e);
+
+/* Ends the tlm_model_logits that runs now, from another thread or a signal
+ * handler: it stops inside its pass with TLM_ECANCELED. */
+TLM_API void tlm_model_cancel(struct tlm_model *m);
 
 /* Largest resident set of this process so far, bytes (getrusage). */
 TLM_API uint64_t tlm_peak_memory(void);

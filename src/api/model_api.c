@@ -58,12 +58,15 @@ static enum tlm_status collect_eos(struct tlm_model *m, struct tlm_error *e)
     return s;
 }
 
-static bool dir_has(const char *dir, const char *name)
+/* Without tokenizer.json there is no tokenizer, which is no error here. */
+static enum tlm_status open_dir_tokenizer(struct tlm_model *m, struct tlm_error *e)
 {
-    char *path = path_join(dir, name);
-    bool yes = path && file_exists(path);
+    char *path = path_join(m->ck->path, "tokenizer.json");
+    if (!path)
+        return err_nomem(e, strlen(m->ck->path));
+    bool there = file_exists(path);
     mem_free(path);
-    return yes;
+    return there ? tokenizer_from_dir(m->ck->path, &m->tokenizer, e) : TLM_OK;
 }
 
 static enum tlm_status open_text(struct tlm_model *m, struct tlm_error *e)
@@ -73,8 +76,8 @@ static enum tlm_status open_text(struct tlm_model *m, struct tlm_error *e)
     if (ck->is_gguf) {
         if (gguf_find(ck->gguf, "tokenizer.ggml.model"))
             s = tokenizer_from_gguf(ck->gguf, &m->tokenizer, e);
-    } else if (dir_has(ck->path, "tokenizer.json")) {
-        s = tokenizer_from_dir(ck->path, &m->tokenizer, e);
+    } else {
+        s = open_dir_tokenizer(m, e);
     }
     if (s != TLM_OK)
         return s;
@@ -155,7 +158,7 @@ static void fill_info(struct tlm_model *m, bool exact, int threads)
     count_formats(m);
     i->path = m->ck->path;
     i->architecture = m->arch->model_type;
-    i->quantization = m->quantization;
+    i->quantization = m->quantization[0] ? m->quantization : NULL;
     i->precision = exact ? "exact" : "fast";
     i->context_length = c->max_positions;
     i->vocab_size = c->vocab_size;

@@ -116,7 +116,7 @@ enum tlm_status file_read(const char *path, size_t max, char **data, size_t *siz
 bool file_exists(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0;
+    return lstat(path, &st) == 0;
 }
 
 bool file_is_dir(const char *path)

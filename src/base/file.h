@@ -24,6 +24,7 @@ void file_map_drop(const struct file_map *m, const void *start, size_t bytes);
  * mem_free. */
 enum tlm_status file_read(const char *path, size_t max, char **data, size_t *size, struct tlm_error *e);
 
+/* A symbolic link that leads nowhere exists too: opening it gives the reason. */
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
 /* dir + "/" + name, to be freed with mem_free; NULL when out of memory. */

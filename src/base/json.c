@@ -5,32 +5,34 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json_scan.h"
 #include "base/mem.h"
 
-static int line_of(const char *text, const char *at)
-{
-    int line = 1;
-    for (; text < at; text++)
-        line += *text == '\n';
-    return line;
-}
-
+/* cJSON takes more than JSON, loses count of what it takes, and does not say
+ * why it fails; after the scan it can only be out of memory. */
 enum tlm_status json_parse(const char *text, size_t len, const char *where, cJSON **out, struct tlm_error *e)
 {
-    const char *end = NULL;
-    *out = cJSON_ParseWithLengthOpts(text, len, &end, 0);
-    if (!*out) {
-        if (!end || end > text + len)
-            end = text;
-        return err_set(e, TLM_EFORMAT, "%s: line %d is not valid JSON", where, line_of(text, end));
+    size_t words;
+    char *plain = NULL;
+    *out = NULL;
+    if (len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) { /* byte order mark */
+        text += 3;
+        len -= 3;
     }
-    while (end < text + len && strchr(" \t\r\n", *end))
-        end++;
-    if (end < text + len && *end) {
-        cJSON_Delete(*out);
-        *out = NULL;
-        return err_set(e, TLM_EFORMAT, "%s: line %d: text after the end of the JSON value", where, line_of(text, end));
+    enum tlm_status s = json_scan(text, len, where, &words, e);
+    if (s != TLM_OK)
+        return s;
+    if (words) {
+        plain = mem_alloc(len + 6 * words + 1);
+        if (!plain)
+            return err_nomem(e, len + 6 * words + 1);
+        len = json_scan_replace(text, len, plain);
+        text = plain;
     }
+    *out = cJSON_ParseWithLength(text, len);
+    mem_free(plain);
+    if (!*out)
+        return err_set(e, TLM_ENOMEM, "%s: out of memory for %zu bytes of JSON", where, len);
     return TLM_OK;
 }
 
@@ -44,6 +46,17 @@ enum tlm_status json_load(const char *path, size_t max, cJSON **out, struct tlm_
         return s;
     s = json_parse(text, len, path, out, e);
     mem_free(text);
+    return s;
+}
+
+enum tlm_status json_load_object(const char *path, size_t max, cJSON **out, struct tlm_error *e)
+{
+    enum tlm_status s = json_load(path, max, out, e);
+    if (s != TLM_OK || cJSON_IsObject(*out))
+        return s;
+    s = err_set(e, TLM_EFORMAT, "%s: found %s, expected an object", path, json_type_name(*out));
+    cJSON_Delete(*out);
+    *out = NULL;
     return s;
 }
 
@@ -89,8 +102,11 @@ static enum tlm_status to_int(const cJSON *v, const char *key, int64_t min, int6
     if (!cJSON_IsNumber(v))
         return bad(e, key, v, "an integer");
     double d = v->valuedouble;
-    if (!(fabs(d) <= 9007199254740992.0) || d != floor(d))
+    if (!isfinite(d) || d != floor(d))
         return err_set(e, TLM_EFORMAT, "%s: found %.17g, expected an integer", key, d);
+    if (fabs(d) > 9007199254740992.0) /* beyond this not every integer is exact */
+        return err_set(e, TLM_EFORMAT, "%s: found %.17g, expected %lld to %lld", key, d, (long long)min,
+                       (long long)max);
     if (d < (double)min || d > (double)max)
         return err_set(e, TLM_EFORMAT, "%s: found %.0f, expected %lld to %lld", key, d, (long long)min, (long long)max);
     *out = (int64_t)d;
@@ -108,8 +124,10 @@ enum tlm_status json_float(const cJSON *obj, const char *key, float *out, struct
     const cJSON *v = json_get(obj, key);
     if (!v)
         return TLM_OK;
-    if (!cJSON_IsNumber(v) || !isfinite((float)v->valuedouble))
-        return bad(e, key, v, "a finite number");
+    if (!cJSON_IsNumber(v))
+        return bad(e, key, v, "a number");
+    if (!isfinite((float)v->valuedouble))
+        return err_set(e, TLM_EFORMAT, "%s: found %g, expected a finite float", key, v->valuedouble);
     *out = (float)v->valuedouble;
     return TLM_OK;
 }

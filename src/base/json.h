@@ -13,6 +13,8 @@
 /* Parses text; `where` names it in errors. Free with cJSON_Delete. */
 enum tlm_status json_parse(const char *text, size_t len, const char *where, cJSON **out, struct tlm_error *e);
 enum tlm_status json_load(const char *path, size_t max, cJSON **out, struct tlm_error *e);
+/* The same for a file whose value must be an object. */
+enum tlm_status json_load_object(const char *path, size_t max, cJSON **out, struct tlm_error *e);
 
 /* The member, or NULL when absent or null. key may be a path "a.b". Keys are
  * matched exactly, case included. */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static atomic_long allocations;
+static atomic_long allocations, live;
 static atomic_long fail_at; /* 0: never */
 static atomic_int fail_sticky;
 
@@ -32,11 +32,29 @@ long mem_count(void)
     return atomic_load(&allocations);
 }
 
+long mem_live(void)
+{
+    return atomic_load(&live);
+}
+
+static void *counted(void *p)
+{
+    if (p)
+        atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
+    return p;
+}
+
+static void uncount(const void *p)
+{
+    if (p)
+        atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+}
+
 void *mem_alloc(size_t bytes)
 {
     if (must_fail())
         return NULL;
-    return malloc(bytes ? bytes : 1);
+    return counted(malloc(bytes ? bytes : 1));
 }
 
 void *mem_alloc_array(size_t count, size_t size)
@@ -50,7 +68,7 @@ void *mem_new(size_t bytes)
 {
     if (must_fail())
         return NULL;
-    return calloc(1, bytes ? bytes : 1);
+    return counted(calloc(1, bytes ? bytes : 1));
 }
 
 void *mem_new_array(size_t count, size_t size)
@@ -67,11 +85,13 @@ void *mem_realloc_array(void *old, size_t count, size_t size)
     if (must_fail())
         return NULL;
     size_t bytes = count * size;
-    return realloc(old, bytes ? bytes : 1);
+    void *p = realloc(old, bytes ? bytes : 1);
+    return old ? p : counted(p);
 }
 
 void mem_free(void *p)
 {
+    uncount(p);
     free(p);
 }
 
@@ -101,11 +121,12 @@ void *mem_alloc_pages(size_t bytes)
         return NULL;
     if (bytes >= (size_t)4 << 20)
         (void)madvise(p, bytes, MADV_HUGEPAGE); /* fewer faults and TLB misses; advice only */
-    return p;
+    return counted(p);
 }
 
 void mem_free_pages(void *p, size_t bytes)
 {
+    uncount(p);
     if (p)
         munmap(p, bytes ? bytes : 1);
 }

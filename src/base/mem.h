@@ -25,5 +25,7 @@ void mem_free_pages(void *p, size_t bytes);
  * if sticky; 0 turns it off. mem_count() is the number made so far. */
 void mem_fail_at(long n, int sticky);
 long mem_count(void);
+/* Tests: blocks that were allocated and not freed yet. */
+long mem_live(void);
 
 #endif

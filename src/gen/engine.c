@@ -73,8 +73,9 @@ static void report_done(struct tlm_engine *g, struct request *q, enum tlm_finish
 {
     const char *piece;
     size_t len;
+    struct tlm_error lost = {0}; /* of what was held back */
     if (q->detok && finish != TLM_FINISH_ERROR && q->generated) {
-        if (tlm_detokenizer_finish(q->detok, &piece, &len, NULL) == TLM_OK && finish != TLM_FINISH_STOP)
+        if (tlm_detokenizer_finish(q->detok, &piece, &len, &lost) == TLM_OK && finish != TLM_FINISH_STOP)
             stop_push(&q->stop, piece, len, &q->text);
         stop_flush(&q->stop, &q->text);
     }
@@ -83,6 +84,12 @@ static void report_done(struct tlm_engine *g, struct request *q, enum tlm_finish
                            .finish = finish,
                            .text = q->detok ? buf_str(&q->text) : NULL,
                            .text_len = q->text.len};
+    buf_check(&q->text, &lost, "generated text");
+    if (!err && lost.status != TLM_OK) {
+        err = &lost;
+        ev.finish = TLM_FINISH_ERROR;
+        ev.text_len = 0;
+    }
     if (err) {
         ev.status = err->status;
         ev.message = err->message;
@@ -212,8 +219,13 @@ static void take_token(struct tlm_engine *g, struct request *q, float *logits)
     }
     ev.text = q->detok ? buf_str(&q->text) : NULL;
     ev.text_len = q->text.len;
-    events_put(&g->events, &ev);
+    bool kept = events_put(&g->events, &ev);
     buf_clear(&q->text);
+    if (!kept) {
+        err_set(&err, TLM_ENOMEM, "generated text: out of memory");
+        end_with_error(g, q, &err);
+        return;
+    }
     if (stopped)
         end_request(g, q, TLM_FINISH_STOP, NULL);
     else if (eos)

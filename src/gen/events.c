@@ -39,8 +39,19 @@ void events_deinit(struct events *q)
     pthread_mutex_destroy(&q->lock);
 }
 
-void events_put(struct events *q, const struct tlm_event *ev)
+static void without_text(struct event_slot *s)
 {
+    struct tlm_error e = {TLM_OK, ""};
+    s->ev.status = buf_check(&s->text, &e, "generated text");
+    s->ev.finish = TLM_FINISH_ERROR;
+    s->ev.message = s->message;
+    snprintf(s->message, sizeof s->message, "%s", e.message);
+    buf_clear(&s->text);
+}
+
+bool events_put(struct events *q, const struct tlm_event *ev)
+{
+    bool ok = true;
     pthread_mutex_lock(&q->lock);
     while (q->count == EVENTS_RING && !q->closed)
         pthread_cond_wait(&q->changed, &q->lock);
@@ -48,17 +59,18 @@ void events_put(struct events *q, const struct tlm_event *ev)
         struct event_slot *s = &q->ring[(q->first + q->count++) % EVENTS_RING];
         s->ev = *ev;
         buf_clear(&s->text);
-        if (ev->text && buf_add(&s->text, ev->text, ev->text_len) != TLM_OK) {
-            /* Text must not vanish: the request ends with the reason. */
-            s->ev.status = s->text.status;
-            buf_clear(&s->text);
-        }
         s->message[0] = 0;
         if (ev->message)
             snprintf(s->message, sizeof s->message, "%s", ev->message);
+        ok = !ev->text || buf_add(&s->text, ev->text, ev->text_len) == TLM_OK;
+        if (!ok && ev->type == TLM_EVENT_DONE)
+            without_text(s);
+        else if (!ok)
+            buf_clear(&s->text);
         pthread_cond_broadcast(&q->changed);
     }
     pthread_mutex_unlock(&q->lock);
+    return ok;
 }
 
 static bool wait_for_event(struct events *q, int timeout_ms)

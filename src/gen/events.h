@@ -29,8 +29,9 @@ struct events {
 
 enum tlm_status events_init(struct events *q, struct tlm_error *e);
 void events_deinit(struct events *q);
-/* Copies ev, its text and message. */
-void events_put(struct events *q, const struct tlm_event *ev);
+/* Copies ev, its text and message. False when there is no memory for the text:
+ * the text is left out then, and a last event says so. */
+bool events_put(struct events *q, const struct tlm_event *ev);
 void events_take(struct events *q, int timeout_ms, struct tlm_event *ev);
 void events_close(struct events *q);
 

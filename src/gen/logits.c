@@ -34,6 +34,7 @@ static enum tlm_status run_all(struct run *r, const int32_t *ids, size_t n, size
                                struct tlm_error *e)
 {
     enum tlm_status s = ctx_init(&r->ctx, r->m->be, e);
+    r->ctx.abort = &r->m->abort;
     if (s == TLM_OK)
         s = model_cache_new(r->m, &r->m->cache, 0, &r->kv, e);
     if (s == TLM_OK)
@@ -65,6 +66,7 @@ enum tlm_status tlm_model_logits(struct tlm_model *m, const int32_t *ids, size_t
     if (n == 0)
         return err_set(e, TLM_EINVAL, "no tokens");
     struct run r = {.m = m, .fn = fn, .user = user};
+    atomic_store(&m->abort, 0);
     size_t vocab = (size_t)model_base(m)->cfg.vocab_size;
     size_t step = prefill_step ? prefill_step : 2048, most = LOGITS_FLOATS / vocab;
     if (most < 1)
@@ -75,4 +77,9 @@ enum tlm_status tlm_model_logits(struct tlm_model *m, const int32_t *ids, size_t
     ctx_deinit(&r.ctx);
     mem_free(r.rows);
     return s;
+}
+
+void tlm_model_cancel(struct tlm_model *m)
+{
+    atomic_store(&m->abort, 1);
 }

@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -124,16 +125,22 @@ enum tlm_status tlm_sampling_check(const struct tlm_sampling *s, size_t vocab_si
 
 static void warn_inert(const struct tlm_sampling *s)
 {
+    const struct {
+        int on;
+        const char *name;
+    } filters[] = {{top_p_on(s), "top_p"},
+                   {s->min_p > 0, "min_p"},
+                   {s->xtc_probability > 0, "xtc_probability"},
+                   {s->top_k > 0, "top_k"}};
+    char names[64] = "";
+    size_t used = 0, n = 0;
     if (s->temperature > 0)
         return;
-    if (top_p_on(s))
-        log_warn("top_p has no effect at temperature 0");
-    if (s->min_p > 0)
-        log_warn("min_p has no effect at temperature 0");
-    if (s->xtc_probability > 0)
-        log_warn("xtc_probability has no effect at temperature 0");
-    if (s->top_k > 0)
-        log_warn("top_k has no effect at temperature 0");
+    for (size_t i = 0; i < sizeof filters / sizeof filters[0]; i++)
+        if (filters[i].on)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", n++ ? ", " : "", filters[i].name);
+    if (n)
+        log_warn("%s %s no effect at temperature 0", names, n > 1 ? "have" : "has");
 }
 
 /* Time and an address: requests of the same instant still differ. */

@@ -28,7 +28,9 @@ enum tlm_status stop_init(struct stop *s, const char *const *texts, size_t n, st
             longest = len;
     }
     buf_init(&s->held, (size_t)1 << 20);
-    return n ? buf_reserve(&s->held, longest + 256) : TLM_OK;
+    if (n)
+        buf_reserve(&s->held, longest + 256);
+    return buf_check(&s->held, e, "stop texts");
 }
 
 void stop_deinit(struct stop *s)

@@ -22,7 +22,7 @@ static uint64_t mix(uint64_t h)
     return h ^ h >> 32;
 }
 
-static uint64_t hash(const char *s, size_t n, int seed)
+uint64_t name_index_hash(const char *s, size_t n, int seed)
 {
     uint64_t h = mix((unsigned)seed + n);
     for (; n >= 8; s += 8, n -= 8) {
@@ -38,7 +38,7 @@ static uint64_t hash(const char *s, size_t n, int seed)
 /* The slot that holds name, or the free one where it belongs. */
 static size_t slot_of(const int *slots, int size, const void *items, size_t stride, const char *name)
 {
-    size_t mask = (size_t)size - 1, at = hash(name, strlen(name), slots[size]) & mask;
+    size_t mask = (size_t)size - 1, at = name_index_hash(name, strlen(name), slots[size]) & mask;
     while (slots[at] >= 0 && strcmp(name_of(items, stride, (size_t)slots[at]), name) != 0)
         at = (at + 1) & mask;
     return at;

@@ -5,6 +5,7 @@
 #define IO_NAME_INDEX_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/err.h"
 
@@ -13,6 +14,9 @@
  * -1; after a duplicate the index is incomplete. */
 enum tlm_status name_index_new(const void *items, size_t stride, size_t n, int **slots, int *size, int *duplicate,
                                struct tlm_error *e);
+
+/* The hash, for a table of another shape. */
+uint64_t name_index_hash(const char *s, size_t n, int seed);
 
 /* Position in items, or -1. slots may be NULL. */
 int name_index_find(const int *slots, int size, const void *items, size_t stride, const char *name);

@@ -16,6 +16,7 @@
 
 #include "base/fp.h"
 #include "base/mem.h"
+#include "base/utf8_length.h"
 #include "io/name_index.h"
 
 enum { HEADER_MAX = 100000000, NAME_SHOWN = 200 };
@@ -161,25 +162,6 @@ static bool scan_escape(struct scan *s, char **to)
         return fail(s, "a string without NUL characters");
     *to = put_utf8(*to, high);
     return true;
-}
-
-/* Bytes of the well-formed UTF-8 sequence at p, or 0. */
-static int utf8_length(const uint8_t *p, const uint8_t *end)
-{
-    int n = p[0] < 0x80                   ? 1
-            : p[0] >= 0xc2 && p[0] < 0xe0 ? 2
-            : (p[0] & 0xf0) == 0xe0       ? 3
-            : p[0] >= 0xf0 && p[0] < 0xf5 ? 4
-                                          : 0;
-    if (!n || end - p < n)
-        return 0;
-    for (int i = 1; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf0 && p[1] < 0x90) ||
-        (p[0] == 0xf4 && p[1] > 0x8f))
-        return 0;
-    return n;
 }
 
 /* A string, decoded and followed by a NUL, into s->strings. The quotes make

@@ -83,7 +83,8 @@ static enum tlm_status build(struct kv_cache *kv, const struct kv_config *c, str
     enum tlm_status s = TLM_OK;
     for (int i = 0; i < c->n_layers && s == TLM_OK; i++)
         s = add_layer(kv, c, i, e);
-    size_t *open = mem_new_array(2 * (size_t)kv->n_groups, sizeof *open), *sealed = open + kv->n_groups;
+    size_t *open = mem_new_array(2 * (size_t)kv->n_groups, sizeof *open);
+    size_t *sealed = open ? open + kv->n_groups : NULL;
     if (s == TLM_OK && !open)
         s = err_nomem(e, 2 * (size_t)kv->n_groups * sizeof *open);
     for (int i = 0; i < c->n_layers && s == TLM_OK; i++) {

@@ -5,11 +5,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "io/name_index.h"
 
 enum { CONFIG_MAX = 64 << 20, SHARDS_MAX = 4096 };
 
@@ -20,7 +22,7 @@ static enum tlm_status load_optional(const char *dir, const char *name, cJSON **
         return err_nomem(e, strlen(dir) + strlen(name));
     enum tlm_status s = TLM_OK;
     if (file_exists(path))
-        s = json_load(path, CONFIG_MAX, out, e);
+        s = json_load_object(path, CONFIG_MAX, out, e);
     mem_free(path);
     return s;
 }
@@ -43,14 +45,15 @@ static enum tlm_status add_shard(struct checkpoint *ck, const char *name, struct
     return s;
 }
 
-static bool have_shard(const struct checkpoint *ck, const char *name)
+/* Backwards: neighbours in the index are mostly in the newest shard. */
+static int find_shard(const struct checkpoint *ck, const char *name)
 {
-    for (int i = 0; i < ck->n_shards; i++) {
+    for (int i = ck->n_shards - 1; i >= 0; i--) {
         const char *slash = strrchr(ck->shards[i]->path, '/');
         if (!strcmp(slash ? slash + 1 : ck->shards[i]->path, name))
-            return true;
+            return i;
     }
-    return false;
+    return -1;
 }
 
 /* The index names the files; a file beside them that it does not name is left
@@ -66,11 +69,12 @@ static enum tlm_status open_by_index(struct checkpoint *ck, const cJSON *index, 
         if (!cJSON_IsString(v) || strchr(v->valuestring, '/'))
             return err_set(e, TLM_EFORMAT, "%s/model.safetensors.index.json: weight_map.%s: expected a file name",
                            ck->path, v->string);
-        if (!have_shard(ck, v->valuestring))
+        if (find_shard(ck, v->valuestring) < 0)
             s = add_shard(ck, v->valuestring, e);
     }
     for (const cJSON *v = map->child; v && s == TLM_OK; v = v->next) {
-        bool found = false;
+        int named = find_shard(ck, v->valuestring);
+        bool found = st_find(ck->shards[named], v->string) != NULL;
         for (int i = 0; i < ck->n_shards && !found; i++)
             found = st_find(ck->shards[i], v->string) != NULL;
         if (!found)
@@ -80,20 +84,45 @@ static enum tlm_status open_by_index(struct checkpoint *ck, const cJSON *index, 
     return s;
 }
 
-static int is_weight_file(const struct dirent *d)
+static int name_compare(const void *a, const void *b)
 {
-    return fnmatch("model*.safetensors", d->d_name, 0) == 0;
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Names of the weight files; *names and each of them are the caller's to free,
+ * after a failure too. */
+static enum tlm_status list_weight_files(const char *path, DIR *d, char ***names, int *n, struct tlm_error *e)
+{
+    for (struct dirent *f; (f = readdir(d)) != NULL;) {
+        if (fnmatch("model*.safetensors", f->d_name, 0) != 0)
+            continue;
+        if (*n == SHARDS_MAX)
+            return err_set(e, TLM_ELIMIT, "%s: more than %d weight files", path, SHARDS_MAX);
+        char **more = mem_realloc_array(*names, (size_t)*n + 1, sizeof *more);
+        if (!more)
+            return err_nomem(e, ((size_t)*n + 1) * sizeof *more);
+        *names = more;
+        more[*n] = mem_strdup(f->d_name);
+        if (!more[*n])
+            return err_nomem(e, strlen(f->d_name));
+        ++*n;
+    }
+    if (*n)
+        qsort(*names, (size_t)*n, sizeof **names, name_compare);
+    return TLM_OK;
 }
 
 static enum tlm_status open_by_pattern(struct checkpoint *ck, struct tlm_error *e)
 {
-    struct dirent **names;
-    int n = scandir(ck->path, &names, is_weight_file, alphasort);
-    if (n < 0)
+    char **names = NULL;
+    int n = 0;
+    DIR *d = opendir(ck->path);
+    if (!d)
         return err_set(e, TLM_EIO, "%s: %s", ck->path, strerror(errno));
-    enum tlm_status s = TLM_OK;
+    enum tlm_status s = list_weight_files(ck->path, d, &names, &n, e);
+    closedir(d);
     for (int i = 0; i < n && s == TLM_OK; i++)
-        s = add_shard(ck, names[i]->d_name, e);
+        s = add_shard(ck, names[i], e);
     for (int i = 0; i < n; i++)
         mem_free(names[i]);
     mem_free(names);
@@ -138,9 +167,6 @@ static enum tlm_status open_dir(struct checkpoint *ck, bool metadata_only, struc
         return s;
     if (!ck->config)
         return err_set(e, TLM_ENOTFOUND, "%s: no config.json and not a GGUF file", ck->path);
-    if (!cJSON_IsObject(ck->config))
-        return err_set(e, TLM_EFORMAT, "%s/config.json: found %s, expected an object", ck->path,
-                       json_type_name(ck->config));
     s = load_optional(ck->path, "generation_config.json", &ck->generation_config, e);
     if (s == TLM_OK)
         s = load_optional(ck->path, "model.safetensors.index.json", &index, e);
@@ -220,16 +246,15 @@ void checkpoint_close(struct checkpoint *ck)
     mem_free(ck->tensors);
     mem_free(ck->index);
     mem_free(ck->names);
+    mem_free(ck->quant_members);
     mem_free(ck->path);
     mem_free(ck);
 }
 
-static uint32_t hash_name(const char *s)
+/* Seeded by an address, so that no file can be prepared to make names collide. */
+static uint32_t hash_name(const struct checkpoint *ck, const char *s)
 {
-    uint32_t h = 2166136261u;
-    for (; *s; s++)
-        h = (h ^ (uint8_t)*s) * 16777619u;
-    return h;
+    return (uint32_t)name_index_hash(s, strlen(s), (int)((uintptr_t)ck->index >> 4 & INT_MAX));
 }
 
 static enum tlm_status build_index(struct checkpoint *ck, struct tlm_error *e)
@@ -248,7 +273,7 @@ static enum tlm_status build_index(struct checkpoint *ck, struct tlm_error *e)
             continue;
         if (checkpoint_find(ck, ck->tensors[i].name))
             return err_set(e, TLM_EFORMAT, "%s: tensor %s is there twice", ck->path, ck->tensors[i].file_name);
-        uint32_t h = hash_name(ck->tensors[i].name) & (uint32_t)(size - 1);
+        uint32_t h = hash_name(ck, ck->tensors[i].name) & (uint32_t)(size - 1);
         while (ck->index[h] >= 0)
             h = (h + 1) & (uint32_t)(size - 1);
         ck->index[h] = i;
@@ -276,14 +301,15 @@ enum tlm_status checkpoint_rename(struct checkpoint *ck, ckpt_rename_fn *fn, con
         if (pass == 0 && !(ck->names = mem_alloc(bytes)))
             return err_nomem(e, bytes);
     }
-    return build_index(ck, e);
+    enum tlm_status s = build_index(ck, e);
+    return s == TLM_OK ? checkpoint_sort_quantization(ck, e) : s;
 }
 
 struct ckpt_tensor *checkpoint_find(const struct checkpoint *ck, const char *name)
 {
     if (!ck->index)
         return NULL;
-    uint32_t h = hash_name(name) & (uint32_t)(ck->index_size - 1);
+    uint32_t h = hash_name(ck, name) & (uint32_t)(ck->index_size - 1);
     for (; ck->index[h] >= 0; h = (h + 1) & (uint32_t)(ck->index_size - 1))
         if (!strcmp(ck->tensors[ck->index[h]].name, name))
             return &ck->tensors[ck->index[h]];

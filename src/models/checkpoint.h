@@ -27,6 +27,11 @@ struct ckpt_tensor {
     bool used;     /* bound to a row of the weight table */
 };
 
+struct quant_member {
+    const cJSON *value;
+    size_t at; /* place in the object: of equal names the last one counts */
+};
+
 struct checkpoint {
     char *path;
     bool is_gguf;
@@ -39,7 +44,10 @@ struct checkpoint {
     int n_tensors;
     int *index; /* hash over canonical names */
     int index_size;
-    char *names; /* owner of renamed names */
+    char *names;               /* owner of renamed names */
+    const cJSON *quantization; /* of config.json, or NULL; its members by name: */
+    struct quant_member *quant_members;
+    size_t n_quant_members;
 };
 
 /* metadata_only: a directory without weights is fine. For GGUF the config is
@@ -53,6 +61,9 @@ void checkpoint_close(struct checkpoint *ck);
 enum { CKPT_NAME_MAX = 512 };
 typedef int ckpt_rename_fn(const void *arg, const char *name, char *out);
 enum tlm_status checkpoint_rename(struct checkpoint *ck, ckpt_rename_fn *fn, const void *arg, struct tlm_error *e);
+
+/* Finds config.json's settings of quantisation (checkpoint_view.c). */
+enum tlm_status checkpoint_sort_quantization(struct checkpoint *ck, struct tlm_error *e);
 
 struct ckpt_tensor *checkpoint_find(const struct checkpoint *ck, const char *name);
 

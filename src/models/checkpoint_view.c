@@ -1,7 +1,9 @@
 /* Views of stored matrices: plain, GGUF blocks, MLX quantised, block fp8. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "models/checkpoint.h"
 
 struct mlx_params {
@@ -21,22 +23,52 @@ static const cJSON *quant_object(const struct checkpoint *ck)
     return NULL;
 }
 
-static const cJSON *member(const cJSON *obj, const char *key)
+static int member_compare(const void *a, const void *b)
 {
-    const cJSON *v = cJSON_IsObject(obj) ? obj->child : NULL;
-    while (v && !(v->string && !strcmp(v->string, key)))
-        v = v->next;
-    return v;
+    const struct quant_member *x = a, *y = b;
+    int c = strcmp(x->value->string, y->value->string);
+    return c ? c : x->at < y->at ? -1 : x->at > y->at;
+}
+
+enum tlm_status checkpoint_sort_quantization(struct checkpoint *ck, struct tlm_error *e)
+{
+    ck->quantization = quant_object(ck);
+    size_t n = 0;
+    const cJSON *first = cJSON_IsObject(ck->quantization) ? ck->quantization->child : NULL;
+    for (const cJSON *v = first; v; v = v->next)
+        n++;
+    ck->quant_members = mem_alloc_array(n, sizeof *ck->quant_members);
+    if (!ck->quant_members)
+        return err_nomem(e, n * sizeof *ck->quant_members);
+    for (const cJSON *v = first; v; v = v->next, ck->n_quant_members++)
+        ck->quant_members[ck->n_quant_members] = (struct quant_member){v, ck->n_quant_members};
+    if (n)
+        qsort(ck->quant_members, n, sizeof *ck->quant_members, member_compare);
+    return TLM_OK;
+}
+
+static const cJSON *member(const struct checkpoint *ck, const char *key)
+{
+    size_t low = 0, high = ck->n_quant_members; /* all below low are at most key, all from high on greater */
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(ck->quant_members[middle].value->string, key) <= 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const cJSON *v = low ? ck->quant_members[low - 1].value : NULL;
+    return v && !strcmp(v->string, key) ? v : NULL;
 }
 
 /* An entry under the layer's own path, canonical or the file's, comes first. */
 static enum tlm_status mlx_params_for(const struct checkpoint *ck, const char *stem, const char *file_stem,
                                       struct mlx_params *p, struct tlm_error *e)
 {
-    const cJSON *q = quant_object(ck), *own = member(q, stem);
+    const cJSON *q = ck->quantization, *own = member(ck, stem);
     *p = (struct mlx_params){64, 4, "affine"};
     if (!own)
-        own = member(q, file_stem);
+        own = member(ck, file_stem);
     if (own && cJSON_IsFalse(own))
         return err_set(e, TLM_EFORMAT, "%s/config.json: quantization.%s is false, but the tensor has scales", ck->path,
                        stem);
@@ -148,9 +180,11 @@ static enum tlm_status fp8_view(const struct checkpoint *ck, const char *stem, s
         srows = s->shape[0];
     int64_t block[2] = {128, 128};
     int n = 2;
-    enum tlm_status st = json_ints(quant_object(ck), "weight_block_size", block, 2, &n, e);
-    if (st != TLM_OK)
+    enum tlm_status st = json_ints(ck->quantization, "weight_block_size", block, 2, &n, e);
+    if (st != TLM_OK) {
+        err_prefix(e, "%s/config.json: quantization", ck->path);
         return st;
+    }
     if (srows == 1 && scols == 1)
         block_rows = rows;
     else if (srows == rows && scols == 1)

@@ -173,9 +173,11 @@ static enum tlm_status gguf_config(const struct gguf *g, cJSON *config, struct t
         return s;
     /* The file does not hold the query scale; only the 27B model (62 layers)
      * scales by hidden / heads instead of the head size. */
-    cJSON_AddNumberToObject(config, "query_pre_attn_scalar", (double)(layers == 62 ? hidden / heads : head_dim));
-    cJSON_AddBoolToObject(config, "norm_weights_hold_one", 1);
-    return TLM_OK;
+    double scalar = (double)(layers == 62 ? hidden / heads : head_dim);
+    if (cJSON_AddNumberToObject(config, "query_pre_attn_scalar", scalar) &&
+        cJSON_AddBoolToObject(config, "norm_weights_hold_one", 1))
+        return TLM_OK;
+    return err_nomem(e, sizeof *config);
 }
 
 const struct arch arch_gemma3_text = {

@@ -5,6 +5,35 @@
 #include <stdio.h>
 #include <string.h>
 
+static const struct key_row {
+    const char *from, *to;
+    bool is_float;
+} keys[] = {
+    {"block_count", "num_hidden_layers", false},
+    {"context_length", "max_position_embeddings", false},
+    {"embedding_length", "hidden_size", false},
+    {"feed_forward_length", "intermediate_size", false},
+    {"attention.head_count", "num_attention_heads", false},
+    {"attention.head_count_kv", "num_key_value_heads", false},
+    {"attention.key_length", "head_dim", false},
+    {"attention.sliding_window", "sliding_window", false},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", true},
+    {"rope.freq_base", "rope_theta", true},
+    {"rope.freq_base_swa", "rope_local_base_freq", true},
+    {"attn_logit_softcapping", "attn_logit_softcapping", true},
+    {"final_logit_softcapping", "final_logit_softcapping", true},
+};
+
+/* Under rope_scaling. */
+static const struct key_row scaling_keys[] = {
+    {"rope.scaling.type", "rope_type", false},
+    {"rope.scaling.factor", "factor", true},
+    {"rope.scaling.original_context_length", "original_max_position_embeddings", false},
+    {"rope.scaling.attn_factor", "attention_factor", true},
+    {"rope.scaling.yarn_beta_fast", "beta_fast", true},
+    {"rope.scaling.yarn_beta_slow", "beta_slow", true},
+};
+
 static bool key_of(char out[128], const struct arch *a, const char *suffix)
 {
     return snprintf(out, 128, "%s.%s", a->gguf_arch, suffix) < 128;
@@ -28,6 +57,11 @@ const struct arch *gguf_map_arch(const struct gguf *g, struct tlm_error *e)
     return a;
 }
 
+static enum tlm_status add_number(cJSON *config, const char *key, double v, struct tlm_error *e)
+{
+    return cJSON_AddNumberToObject(config, key, v) ? TLM_OK : err_nomem(e, sizeof *config);
+}
+
 static enum tlm_status copy_int(const struct arch *a, const struct gguf *g, const char *suffix, cJSON *config,
                                 const char *to, struct tlm_error *e)
 {
@@ -35,9 +69,7 @@ static enum tlm_status copy_int(const struct arch *a, const struct gguf *g, cons
     int64_t v = INT64_MIN;
     key_of(key, a, suffix);
     enum tlm_status s = gguf_int(g, key, 0, INT64_C(1) << 40, &v, e);
-    if (s == TLM_OK && v != INT64_MIN)
-        cJSON_AddNumberToObject(config, to, (double)v);
-    return s;
+    return s == TLM_OK && v != INT64_MIN ? add_number(config, to, (double)v, e) : s;
 }
 
 static enum tlm_status copy_float(const struct arch *a, const struct gguf *g, const char *suffix, cJSON *config,
@@ -47,9 +79,13 @@ static enum tlm_status copy_float(const struct arch *a, const struct gguf *g, co
     float v = NAN;
     key_of(key, a, suffix);
     enum tlm_status s = gguf_float(g, key, &v, e);
-    if (s == TLM_OK && !isnan(v))
-        cJSON_AddNumberToObject(config, to, (double)v);
-    return s;
+    return s == TLM_OK && !isnan(v) ? add_number(config, to, (double)v, e) : s;
+}
+
+static enum tlm_status copy_key(const struct arch *a, const struct gguf *g, const struct key_row *k, cJSON *config,
+                                struct tlm_error *e)
+{
+    return k->is_float ? copy_float(a, g, k->from, config, k->to, e) : copy_int(a, g, k->from, config, k->to, e);
 }
 
 static enum tlm_status copy_scaling(const struct arch *a, const struct gguf *g, cJSON *config, struct tlm_error *e)
@@ -74,27 +110,22 @@ static enum tlm_status copy_scaling(const struct arch *a, const struct gguf *g, 
         return err_set(e, TLM_EUNSUPPORTED, "%s: %s.rope.scaling.type: '%s' is not supported", g->path, a->gguf_arch,
                        type);
     cJSON *scaling = cJSON_AddObjectToObject(config, "rope_scaling");
-    cJSON_AddStringToObject(scaling, "rope_type", type);
+    if (!scaling || !cJSON_AddStringToObject(scaling, "rope_type", type))
+        return err_nomem(e, sizeof *scaling);
     s = copy_float(a, g, factor, scaling, "factor", e);
-    if (s == TLM_OK)
-        s = copy_int(a, g, "rope.scaling.original_context_length", scaling, "original_max_position_embeddings", e);
-    if (s == TLM_OK)
-        s = copy_float(a, g, "rope.scaling.attn_factor", scaling, "attention_factor", e);
-    if (s == TLM_OK)
-        s = copy_float(a, g, "rope.scaling.yarn_beta_fast", scaling, "beta_fast", e);
-    if (s == TLM_OK)
-        s = copy_float(a, g, "rope.scaling.yarn_beta_slow", scaling, "beta_slow", e);
+    for (size_t i = 2; i < sizeof scaling_keys / sizeof scaling_keys[0] && s == TLM_OK; i++)
+        s = copy_key(a, g, &scaling_keys[i], scaling, e);
     return s;
 }
 
 static enum tlm_status refuse(const struct arch *a, const struct gguf *g, struct tlm_error *e)
 {
-    static const char *const keys[] = {"expert_count",     "attention.clamp_kqv", "attention.max_alibi_bias",
-                                       "attention.causal", "residual_scale",      "embedding_scale",
-                                       "attention.scale",  "logit_scale"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    static const char *const refused[] = {"expert_count",     "attention.clamp_kqv", "attention.max_alibi_bias",
+                                          "attention.causal", "residual_scale",      "embedding_scale",
+                                          "attention.scale",  "logit_scale"};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         char key[128];
-        key_of(key, a, keys[i]);
+        key_of(key, a, refused[i]);
         const struct gguf_kv *kv = gguf_find(g, key);
         if (!kv)
             continue;
@@ -124,38 +155,60 @@ static int64_t vocab_of(const struct arch *a, const struct gguf *g)
 
 enum tlm_status gguf_map_config(const struct arch *a, struct checkpoint *ck, struct tlm_error *e)
 {
-    static const struct {
-        const char *from, *to;
-        bool is_float;
-    } keys[] = {
-        {"block_count", "num_hidden_layers", false},
-        {"context_length", "max_position_embeddings", false},
-        {"embedding_length", "hidden_size", false},
-        {"feed_forward_length", "intermediate_size", false},
-        {"attention.head_count", "num_attention_heads", false},
-        {"attention.head_count_kv", "num_key_value_heads", false},
-        {"attention.key_length", "head_dim", false},
-        {"attention.sliding_window", "sliding_window", false},
-        {"attention.layer_norm_rms_epsilon", "rms_norm_eps", true},
-        {"rope.freq_base", "rope_theta", true},
-        {"rope.freq_base_swa", "rope_local_base_freq", true},
-        {"attn_logit_softcapping", "attn_logit_softcapping", true},
-        {"final_logit_softcapping", "final_logit_softcapping", true},
-    };
     const struct gguf *g = ck->gguf;
     cJSON *config = ck->config;
-    cJSON_AddStringToObject(config, "model_type", a->model_type);
-    enum tlm_status s = TLM_OK;
+    bool ok = cJSON_AddStringToObject(config, "model_type", a->model_type) != NULL;
+    enum tlm_status s = ok ? TLM_OK : err_nomem(e, sizeof *config);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0] && s == TLM_OK; i++)
-        s = keys[i].is_float ? copy_float(a, g, keys[i].from, config, keys[i].to, e)
-                             : copy_int(a, g, keys[i].from, config, keys[i].to, e);
+        s = copy_key(a, g, &keys[i], config, e);
     if (s == TLM_OK)
         s = copy_scaling(a, g, config, e);
     if (s == TLM_OK)
         s = refuse(a, g, e);
-    cJSON_AddNumberToObject(config, "vocab_size", (double)vocab_of(a, g));
-    cJSON_AddBoolToObject(config, "tie_word_embeddings", gguf_tensor_find(g, "output.weight") == NULL);
+    int64_t vocab = vocab_of(a, g);
+    if (s == TLM_OK && vocab <= 0)
+        s = err_set(e, TLM_EFORMAT, "%s: found none of token_embd.weight, tokenizer.ggml.tokens and %s.vocab_size",
+                    g->path, a->gguf_arch);
+    if (s == TLM_OK)
+        s = add_number(config, "vocab_size", (double)vocab, e);
+    if (s == TLM_OK &&
+        !cJSON_AddBoolToObject(config, "tie_word_embeddings", gguf_tensor_find(g, "output.weight") == NULL))
+        s = err_nomem(e, sizeof *config);
     if (s == TLM_OK && a->gguf_config)
         s = a->gguf_config(g, config, e);
     return s;
+}
+
+static const char *file_key(const char *word, size_t n)
+{
+    static const char scaling[] = "rope_scaling";
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strlen(keys[i].to) == n && !memcmp(keys[i].to, word, n))
+            return keys[i].from;
+    size_t prefix = n > sizeof scaling && !memcmp(word, scaling, sizeof scaling - 1) ? sizeof scaling : 0;
+    for (size_t i = 0; i < sizeof scaling_keys / sizeof scaling_keys[0]; i++)
+        if (strlen(scaling_keys[i].to) == n - prefix && !memcmp(scaling_keys[i].to, word + prefix, n - prefix))
+            return scaling_keys[i].from;
+    if (n == sizeof scaling - 1 && !memcmp(word, scaling, n))
+        return "rope.scaling";
+    return n == 10 && !memcmp(word, "vocab_size", n) ? "vocab_size" : NULL;
+}
+
+void gguf_map_error(const struct arch *a, struct tlm_error *e)
+{
+    static const char word_chars[] = "abcdefghijklmnopqrstuvwxyz0123456789_.";
+    char out[TLM_ERROR_MAX];
+    size_t used = 0;
+    for (const char *p = e->message; *p && used < sizeof out - 1;) {
+        size_t n = strspn(p, word_chars);
+        const char *key = n ? file_key(p, n) : NULL;
+        size_t room = sizeof out - used;
+        n += n == 0;
+        int wrote = key ? snprintf(out + used, room, "%s.%s", a->gguf_arch, key)
+                        : snprintf(out + used, room, "%.*s", (int)n, p);
+        used += wrote < (int)room ? (size_t)wrote : room - 1;
+        p += n;
+    }
+    out[used] = 0;
+    memcpy(e->message, out, used + 1);
 }

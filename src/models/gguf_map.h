@@ -12,4 +12,7 @@ const struct arch *gguf_map_arch(const struct gguf *g, struct tlm_error *e);
  * understood are refused. */
 enum tlm_status gguf_map_config(const struct arch *a, struct checkpoint *ck, struct tlm_error *e);
 
+/* Puts the file's own keys into a message that names those of config.json. */
+void gguf_map_error(const struct arch *a, struct tlm_error *e);
+
 #endif

@@ -55,12 +55,12 @@ static enum tlm_status loaded(void *params, const struct checkpoint *ck, struct 
 
 static enum tlm_status gguf_config(const struct gguf *g, cJSON *config, struct tlm_error *e)
 {
-    (void)e;
     /* Rows of q and k are stored so that rotated pairs are neighbours. */
-    cJSON_AddBoolToObject(config, "rope_traditional", 1);
-    cJSON_AddBoolToObject(config, "attention_bias", gguf_tensor_find(g, "blk.0.attn_q.bias") != NULL);
-    cJSON_AddBoolToObject(config, "mlp_bias", gguf_tensor_find(g, "blk.0.ffn_gate.bias") != NULL);
-    return TLM_OK;
+    if (cJSON_AddBoolToObject(config, "rope_traditional", 1) &&
+        cJSON_AddBoolToObject(config, "attention_bias", gguf_tensor_find(g, "blk.0.attn_q.bias") != NULL) &&
+        cJSON_AddBoolToObject(config, "mlp_bias", gguf_tensor_find(g, "blk.0.ffn_gate.bias") != NULL))
+        return TLM_OK;
+    return err_nomem(e, sizeof *config);
 }
 
 const struct arch arch_llama = {

@@ -2,6 +2,8 @@
 #ifndef MODELS_MODEL_H
 #define MODELS_MODEL_H
 
+#include <stdatomic.h>
+
 #include <turbolm/model.h>
 
 #include "kvformat/kv_spec.h"
@@ -28,7 +30,8 @@ struct tlm_model {
     struct tlm_chat_template *chat_template;
     int32_t *eos;
     size_t n_eos;
-    int engines; /* at most one uses the backend at a time */
+    atomic_int abort; /* the running tlm_model_logits must end */
+    int engines;      /* at most one uses the backend at a time */
     struct tlm_model_info info;
     char quantization[32], kv_name[1024];
 };

@@ -107,7 +107,10 @@ enum tlm_status model_configure(struct tlm_model *m, struct tlm_error *e)
     if (s == TLM_OK)
         s = m->arch->configure(m->params, config, e);
     if (s != TLM_OK) {
-        if (e && strncmp(e->message, ck->path, strlen(ck->path))) /* some name the file already */
+        bool named = e && !strncmp(e->message, ck->path, strlen(ck->path));
+        if (e && !named && ck->is_gguf && m->arch)
+            gguf_map_error(m->arch, e);
+        if (e && !named)
             err_prefix(e, "%s%s", ck->path, ck->is_gguf ? "" : "/config.json");
         return s;
     }

@@ -242,10 +242,14 @@ enum tlm_status rope_init(struct rope *r, const struct rope_params *p, const cJS
                        (long long)p->head_dim);
     float theta = p->theta;
     enum tlm_status st = json_float(settings, "rope_theta", &theta, e);
-    if (st != TLM_OK)
+    if (st != TLM_OK) {
+        err_prefix(e, "%s", where);
         return st;
+    }
     if (!(theta > 1))
-        return err_set(e, TLM_EFORMAT, "%s.rope_theta: found %g, expected more than 1", where, (double)theta);
+        return err_set(e, TLM_EFORMAT, "%s%srope_theta: found %g, expected more than 1",
+                       json_get(settings, "rope_theta") ? where : "", json_get(settings, "rope_theta") ? "." : "",
+                       (double)theta);
     r->inv_freq = mem_alloc_array((size_t)p->dims / 2, sizeof *r->inv_freq);
     if (!r->inv_freq)
         return err_nomem(e, (size_t)p->dims / 2 * sizeof *r->inv_freq);
@@ -254,6 +258,8 @@ enum tlm_status rope_init(struct rope *r, const struct rope_params *p, const cJS
         const char *type = type_of(settings, e);
         st = type ? init_typed(r, p, theta, type, settings, where, e) : TLM_EFORMAT;
     }
+    if (e && st != TLM_OK && st != TLM_ENOMEM && strncmp(e->message, where, strlen(where)))
+        err_prefix(e, "%s", where);
     if (st != TLM_OK)
         rope_deinit(r);
     return st;

@@ -95,8 +95,10 @@ void bpe_batch_deinit(struct bpe_batch *b)
 enum tlm_status bpe_batch_add(struct tlm_tokenizer *t, struct bpe_batch *b, const char *part, size_t n,
                               struct tlm_error *e)
 {
-    if (n > UINT32_MAX || buf_add(&b->text, part, n) != TLM_OK)
+    if (n > UINT32_MAX)
         return err_set(e, TLM_ELIMIT, "merge %u: a part of %zu bytes", t->model.n_pairs, n);
+    if (buf_add(&b->text, part, n) != TLM_OK)
+        return buf_check(&b->text, e, "merges");
     b->len[b->n++] = (uint32_t)n;
     return b->n == 2 * BPE_BATCH ? bpe_batch_flush(t, b, e) : TLM_OK;
 }
@@ -360,6 +362,8 @@ static int32_t find_marked(struct encoder *x, const char *s, size_t n, bool firs
     const struct tok_model *m = &x->t->model;
     if ((first || !m->prefix_n) && (!last || !m->suffix_n))
         return vocab_find(&x->t->vocab, s, n);
+    if (x->c.status != TLM_OK)
+        return -1;
     buf_clear(&x->c);
     if (!first)
         buf_add(&x->c, m->prefix, m->prefix_n);
@@ -438,7 +442,7 @@ enum tlm_status bpe_word(struct encoder *x, const char *s, size_t n, bool level)
         if (level) {
             buf_clear(&x->key);
             if (byte_level_add(&x->key, s, n) != TLM_OK)
-                return err_set(x->e, x->key.status, "a word of %zu bytes", n);
+                return buf_check(&x->key, x->e, "a word");
             s = x->key.data;
             n = x->key.len;
         }
@@ -447,7 +451,7 @@ enum tlm_status bpe_word(struct encoder *x, const char *s, size_t n, bool level)
             return encoder_push(x, whole);
         count = split_symbols(x, s, n);
         if (x->c.status != TLM_OK)
-            return err_set(x->e, x->c.status, "a word of %zu bytes", n);
+            return buf_check(&x->c, x->e, "a word");
     }
     return count <= SCAN_MAX ? merge_short(x, s, count) : merge_long(x, s, count);
 }

@@ -200,7 +200,7 @@ static enum tlm_status load_json(const char *dir, const char *file, cJSON **out,
     *out = NULL;
     if (!path)
         return err_nomem(e, strlen(dir));
-    enum tlm_status s = file_exists(path) ? json_load(path, CONFIG_MAX, out, e) : TLM_OK;
+    enum tlm_status s = file_exists(path) ? json_load_object(path, CONFIG_MAX, out, e) : TLM_OK;
     mem_free(path);
     return s;
 }
@@ -221,8 +221,8 @@ static enum tlm_status load_configs(struct tlm_chat_template *t, const char *dir
         s = add_tokens(t, map, e);
     if (s == TLM_OK)
         s = add_tokens(t, config, e);
-    if (s != TLM_OK)
-        err_prefix(e, "%s: tokenizer_config.json", dir);
+    if (s != TLM_OK && e && !strstr(e->message, dir)) /* reading a file names it */
+        err_prefix(e, "%s/tokenizer_config.json", dir);
     cJSON_Delete(config);
     cJSON_Delete(map);
     return s;

@@ -90,7 +90,7 @@ static void clean_up(struct buf *out, const char *s, size_t n)
     buf_init(&other, out->max);
     size_t from = out->len;
     buf_add(out, s, n);
-    for (size_t r = 0; r < sizeof rule / sizeof *rule && out->status == TLM_OK; r++) {
+    for (size_t r = 0; r < sizeof rule / sizeof *rule && out->status == TLM_OK && other.status == TLM_OK; r++) {
         buf_clear(&other);
         replace_all(&other, out->data + from, out->len - from, rule[r].from, strlen(rule[r].from), rule[r].to,
                     strlen(rule[r].to));
@@ -207,6 +207,9 @@ static enum tlm_status byte_level(struct tlm_detokenizer *d, struct stage *p, co
         buf_clear(&p->hold);
         buf_add(&p->hold, s, n);
     }
+    enum tlm_status status = check(d, &p->hold);
+    if (status != TLM_OK)
+        return status;
     utf8_stream_add(&p->bytes, &p->work, buf_str(&p->hold), p->hold.len);
     buf_clear(&p->hold);
     return check(d, &p->work);
@@ -222,11 +225,15 @@ static enum tlm_status ctc(struct tlm_detokenizer *d, uint32_t k, const char *s,
     buf_add(&p->hold, s, n);
     p->seen_last = true;
     replace_all(&p->work, s, n, p->d->content, p->d->content_n, "", 0);
+    if (check(d, &p->hold) != TLM_OK || check(d, &p->work) != TLM_OK)
+        return TLM_ENOMEM;
     if (p->d->cleanup) {
         buf_init(&other, TOK_MAX_TEXT);
         clean_up(&other, buf_str(&p->work), p->work.len);
         buf_clear(&p->work);
         replace_all(&p->work, buf_str(&other), other.len, p->d->delimiter, p->d->delimiter_n, " ", 1);
+        if (other.status != TLM_OK)
+            p->work.status = other.status;
         buf_deinit(&other);
     }
     if (check(d, &p->work) != TLM_OK)
@@ -334,7 +341,7 @@ static enum tlm_status run_stage(struct tlm_detokenizer *d, uint32_t k, const ch
         wordpiece(p, s, n);
         break;
     }
-    if (status == TLM_OK)
+    if (status == TLM_OK || p->work.status != TLM_OK)
         status = check(d, &p->work);
     return status == TLM_OK ? feed(d, k + 1, buf_str(&p->work), p->work.len, part) : status;
 }
@@ -359,7 +366,7 @@ static enum tlm_status feed(struct tlm_detokenizer *d, uint32_t k, const char *s
     size_t len;
     char *whole = buf_take(&p->hold, &len);
     if (!whole)
-        return check(d, &p->hold) == TLM_OK ? TLM_ENOMEM : p->hold.status;
+        return err_nomem(d->e, n);
     buf_init(&p->hold, TOK_MAX_TEXT);
     enum tlm_status status = run_stage(d, k, whole, len, PART_WHOLE);
     mem_free(whole);

@@ -91,6 +91,8 @@ static struct jv read_string(struct reader *x)
         if (x->s[x->at++] == '"')
             return jv_from_buf(x->r, &b);
         if (!read_escape(x, &b)) {
+            if (b.status != TLM_OK)
+                return jv_from_buf(x->r, &b);
             buf_deinit(&b);
             return bad(x, "an invalid escape or a lone surrogate in a string");
         }

@@ -261,7 +261,7 @@ static enum tlm_status rewrite(struct encoder *x, struct buf *out, const char *t
         size_t start = out->len;
         enum tlm_status s = word_fn(out, t, text + w->start, w->end - w->start, first && i == 0);
         if (s != TLM_OK)
-            return err_set(x->e, s, "a text that is too long after pre-tokenizing");
+            return buf_check(out, x->e, "the text after pre-tokenizing");
         *w = (struct tok_span){(uint32_t)start, (uint32_t)out->len};
     }
     return TLM_OK;

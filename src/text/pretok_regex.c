@@ -238,6 +238,10 @@ enum tlm_status regex_new(const char *pattern, size_t n, struct tok_regex **out,
     pcre2_set_parens_nest_limit(context, 50);
     r->code = pcre2_compile((PCRE2_SPTR)buf_str(&text), text.len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &code, &at,
                             context);
+    if (!r->code && code == PCRE2_ERROR_HEAP_FAILED) {
+        status = err_nomem(e, text.len);
+        goto out;
+    }
     if (!r->code) {
         char message[128];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);

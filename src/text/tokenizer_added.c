@@ -62,8 +62,10 @@ static enum tlm_status build_normalized(struct tlm_tokenizer *t, struct tok_matc
         if (s != TLM_OK)
             break;
         offsets[i] = m->texts.len;
-        if (n > UINT32_MAX || buf_add(&m->texts, text, n) != TLM_OK)
+        if (n > UINT32_MAX)
             s = err_set(e, TLM_ELIMIT, "added_tokens: too long after normalization");
+        else if (buf_add(&m->texts, text, n) != TLM_OK)
+            s = buf_check(&m->texts, e, "added_tokens after normalization");
         m->keys[i].n = (uint32_t)n;
     }
     uint32_t kept = 0;

@@ -167,7 +167,7 @@ static enum tlm_status load(const char *dir, const char *name, cJSON **out, stru
     char *path = path_join(dir, name);
     if (!path)
         return err_nomem(e, 0);
-    enum tlm_status s = file_exists(path) ? json_load(path, MAX_SMALL, out, e) : TLM_OK;
+    enum tlm_status s = file_exists(path) ? json_load_object(path, MAX_SMALL, out, e) : TLM_OK;
     mem_free(path);
     return s;
 }
@@ -325,6 +325,8 @@ static enum tlm_status read_dir(struct tlm_tokenizer *t, const char *dir, const 
     enum tlm_status s = json ? TLM_OK : err_nomem(e, 0);
     if (s == TLM_OK && file_exists(json)) {
         s = tokenizer_read_json_file(t, json, e);
+        if (s != TLM_OK && e && !strstr(e->message, json))
+            err_prefix(e, "%s", json);
         if (s == TLM_OK)
             s = read_beside(t, b, e);
     } else if (s == TLM_OK && (tiktoken = find_tiktoken(dir)) != NULL) {
