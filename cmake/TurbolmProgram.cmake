@@ -5,9 +5,9 @@ if(NOT turbolm_tools)
     return()
 endif()
 
-# mlx_lm.<command> for every working command that mlx-lm has too.
-set(own_commands inspect logits tokenize template)
-set(TURBOLM_PROGRAM_NAMES "")
+# mlx_lm.<command> for every working command that mlx-lm has too, and mlx_turboquant's name.
+set(own_commands inspect logits tokenize template turboquant)
+set(TURBOLM_PROGRAM_NAMES turboquant)
 set(command_table ${CMAKE_SOURCE_DIR}/tools/commands.def)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${command_table})
 file(STRINGS ${command_table} rows REGEX "^READY[(]")

@@ -234,6 +234,27 @@ static void check_rows(const struct vector_kernels *k, const struct vector_kerne
     check(k->argmax(x, n) == -1, "argmax of NaN", n, 0);
 }
 
+/* Against a plain sum in double: the terms may cancel, so the distance is
+ * measured by the sum of their sizes. */
+static void check_relative(const struct vector_kernels *k, int64_t n)
+{
+    float *x = guard_random(n, 9), *y = guard_f32(n);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] + uniform(-1, 1);
+    float lse = k->log_sum_exp(x, n);
+    double want = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double term = exp((double)x[i] - (double)lse) * ((double)x[i] - (double)y[i]);
+        want += term;
+        size += fabs(term);
+    }
+    double got = k->relative(x, y, n, lse);
+    check(fabs(got - want) <= 2e-6 * size, "relative", n, (long)((got - want) / size * 1e9));
+    check(k->relative(x, x, n, lse) == 0, "relative to itself", n, 0);
+    y[pick((int)n)] = NAN;
+    check(isnan(k->relative(x, y, n, lse)), "relative of NaN", n, 0);
+}
+
 static void check_rope(const struct vector_kernels *k, const struct vector_kernels *ref, int64_t half)
 {
     int64_t n = 2 * half;
@@ -491,6 +512,7 @@ static void check_kernels(const struct isa *isa, const struct vector_kernels *re
     for (int i = 0; i < N_SIZES; i++) {
         check_elementwise(&k, ref, sizes[i]);
         check_rows(&k, ref, sizes[i]);
+        check_relative(&k, sizes[i]);
         check_rope(&k, ref, sizes[i]);
         check_convert(&k, ref, sizes[i]);
         guard_release();
@@ -1197,6 +1219,60 @@ static void check_slots(const struct isa *isa, int threads)
     backend_free(b);
 }
 
+/* Losses, divergence and agreement of rows of logits against double; the same
+ * bits with any number of threads, and with a row alone. */
+static void check_score(const struct isa *isa)
+{
+    enum { ROWS = 19 };
+    static const int64_t vocabs[] = {1, 2, 31, 33, 260, 1023, 5000};
+    for (size_t v = 0; v < sizeof vocabs / sizeof *vocabs; v++) {
+        int64_t vocab = vocabs[v];
+        float *x = guard_random(ROWS * vocab, 12), *r = guard_f32(ROWS * vocab);
+        int32_t t[ROWS];
+        struct row_score first[ROWS], got[ROWS], plain[ROWS], one;
+        for (int64_t i = 0; i < ROWS * vocab; i++)
+            r[i] = x[i] + uniform(-1, 1);
+        memcpy(r, x, (size_t)vocab * 4);
+        for (int i = 0; i < ROWS; i++)
+            t[i] = pick((int)vocab);
+        for (int threads = 1; threads <= 3; threads++) {
+            struct cpu_backend *b = backend_with(isa, threads);
+            cpu_score(&b->base, x, r, t, ROWS, vocab, got);
+            cpu_score(&b->base, x, NULL, t, ROWS, vocab, plain);
+            for (int i = 0; i < ROWS; i++) {
+                cpu_score(&b->base, x + i * vocab, r + i * vocab, t + i, 1, vocab, &one);
+                if (threads == 1)
+                    first[i] = got[i];
+                check(one.loss == got[i].loss && one.kl == got[i].kl && got[i].loss == first[i].loss &&
+                          got[i].r_loss == first[i].r_loss && got[i].kl == first[i].kl && got[i].same == first[i].same,
+                      "cpu_score in other company", vocab, i);
+                check(plain[i].loss == got[i].loss && plain[i].kl == 0, "cpu_score without a reference", vocab, i);
+            }
+            backend_free(b);
+        }
+        for (int i = 0; i < ROWS; i++) {
+            const float *a = x + i * vocab, *c = r + i * vocab;
+            double sum[2] = {0}, kl = 0;
+            int64_t best[2] = {0};
+            for (int64_t j = 0; j < vocab; j++) {
+                sum[0] += exp((double)a[j]);
+                sum[1] += exp((double)c[j]);
+                best[0] = a[j] > a[best[0]] ? j : best[0];
+                best[1] = c[j] > c[best[1]] ? j : best[1];
+            }
+            double lse[2] = {log(sum[0]), log(sum[1])};
+            for (int64_t j = 0; j < vocab; j++)
+                kl += exp((double)c[j] - lse[1]) * ((double)c[j] - lse[1] - (double)a[j] + lse[0]);
+            check(fabs(first[i].loss - (lse[0] - (double)a[t[i]])) < 3e-6, "cpu_score: loss", vocab, i);
+            check(fabs(first[i].r_loss - (lse[1] - (double)c[t[i]])) < 3e-6, "cpu_score: reference's loss", vocab, i);
+            check(fabs(first[i].kl - kl) < 5e-6, "cpu_score: divergence", vocab, (long)((first[i].kl - kl) * 1e9));
+            check(first[i].same == (best[0] == best[1]), "cpu_score: same best", vocab, i);
+        }
+        check(first[0].kl == 0 && first[0].same && first[0].loss == first[0].r_loss, "cpu_score of the same", vocab, 0);
+        guard_release();
+    }
+}
+
 static void check_backend(void)
 {
     struct backend *b;
@@ -1355,6 +1431,7 @@ int main(int argc, char **argv)
             backend_free(b);
             check_slots(&list[i], threads);
         }
+        check_score(&list[i]);
         check_invariance(&list[i]);
         check_encoded_invariance(&list[i]);
         check_many(&list[i]);

@@ -8,6 +8,8 @@ import subprocess
 import pytest
 
 COMMANDS = ["generate", "chat", "benchmark", "perplexity", "inspect", "logits", "manage", "tokenize", "template"]
+GROUPS = {"turboquant": ["eval"]}
+LATER_PARTS = ["turboquant convert", "turboquant generate", "turboquant serve"]
 LATER = ["awq", "cache_prompt", "convert", "dwq", "dynamic_quant", "evaluate", "fuse", "gptq", "lora",
          "server", "share", "upload"]
 ABSENT = "/nonexistent/model"
@@ -203,13 +205,13 @@ def test_version(turbolm):
 def test_no_command(turbolm):
     got = turbolm()
     assert (got.returncode, got.stdout) == (2, "")
-    assert got.stderr == "error: a command is needed, one of: %s\n" % ", ".join(COMMANDS)
+    assert got.stderr == "error: a command is needed, one of: %s\n" % ", ".join([*COMMANDS, *GROUPS])
 
 
 def test_unknown_command(turbolm):
     got = turbolm("generat")
     assert (got.returncode, got.stdout) == (2, "")
-    assert got.stderr == "error: unknown command 'generat'; the commands are: %s\n" % ", ".join(COMMANDS)
+    assert got.stderr == "error: unknown command 'generat'; the commands are: %s\n" % ", ".join([*COMMANDS, *GROUPS])
 
 
 @pytest.mark.parametrize("name", LATER)
@@ -243,7 +245,7 @@ def test_overview(turbolm):
     for flag in ("-h", "--help"):
         got = turbolm(flag)
         assert got.returncode == 0 and got.stderr == ""
-        assert all(re.search(r"^  %s +\S" % c, got.stdout, re.M) for c in COMMANDS)
+        assert all(re.search(r"^  %s +\S" % c, got.stdout, re.M) for c in [*COMMANDS, *GROUPS])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -287,10 +289,11 @@ def test_usage_is_wrapped_as_argparse_does(turbolm):
 
 def test_manual_has_every_option(turbolm):
     page = turbolm("--man").stdout
-    sections = dict(zip(re.findall(r"^\.SS (\w+)", page, re.M), re.split(r"^\.SS \w+\n", page, flags=re.M)[1:]))
-    assert list(sections) == COMMANDS
-    for command in COMMANDS:
-        options = options_of(turbolm(command, "--help").stdout)
+    sections = dict(zip(re.findall(r"^\.SS (.+)", page, re.M), re.split(r"^\.SS .+\n", page, flags=re.M)[1:]))
+    parts = ["%s %s" % (group, part) for group, names in GROUPS.items() for part in names]
+    assert list(sections) == [*COMMANDS, *parts, *LATER_PARTS]
+    for command in [*COMMANDS, *parts]:
+        options = options_of(turbolm(*command.split(), "--help").stdout)
         in_page = re.findall(r"^\\fB(\\-\\-.*?)\\fR", sections[command].split(".SH")[0], re.M)
         assert [o.replace("\\-", "-") for o in in_page] == options
 

@@ -70,10 +70,23 @@ struct command {
     int (*run)(const char *prog, const struct cli_value *values);
 };
 
+/* A name with commands below it, as in "turboquant eval". */
+struct command_group {
+    const char *name;
+    const char *summary;                /* one line */
+    const struct command *const *parts; /* ends with NULL */
+    const char *const *later;           /* names of those that do not work yet, then NULL */
+};
+
 /* Parses argv[0..n) (the program's name not included) into values, which has
  * room for every row. Returns -1 to go on, else the exit status: 0 after
  * --help, 2 after a usage error or a refused option, all already printed. */
 int cli_parse(const struct command *c, const char *prog, int n, char **argv, struct cli_value *values);
+
+/* Parses and runs. Returns the exit status, standard output finished. */
+int cli_run(const struct command *c, const char *prog, int n, char **argv);
+/* The same with the part that argv[0] names. */
+int cli_run_group(const struct command_group *g, const char *prog, int n, char **argv);
 
 /* usage line and "prog: error: argument NAME: message" to stderr; returns 2. */
 int cli_usage_error(const struct command *c, const char *prog, const char *option, const char *fmt, ...)
@@ -87,7 +100,8 @@ const char *cli_metavar(const struct cli_option *o, char *out, size_t n);
 /* As printed by --help. To stdout or stderr. */
 void cli_print_usage(const struct command *c, const char *prog, int to_stderr);
 void cli_print_help(const struct command *c, const char *prog);
-void cli_print_man(const struct command *const *commands, size_t n);
+void cli_print_man(const struct command *const *commands, size_t n, const struct command_group *const *groups,
+                   size_t n_groups);
 
 /* The number at the start of text as Python's int() reads it: spaces around,
  * a sign, single underscores between digits. Returns 0 when it is none;

@@ -285,9 +285,35 @@ static void put_man_environment(void)
     }
 }
 
-void cli_print_man(const struct command *const *commands, size_t n)
+/* before: the name of its group and a space, or nothing. */
+static void put_man_command(const struct command *c, const char *before)
 {
     const struct cli_option *o;
+    out_print(".SS %s%s\n", before, c->name);
+    put_roff(c->summary);
+    out_print("\n");
+    if (c->about != NULL) {
+        out_print(".PP\n");
+        put_roff(c->about);
+        out_print("\n");
+    }
+    for (size_t i = 0; (o = cli_row(c, i)) != NULL; i++)
+        put_man_option(o);
+}
+
+static void put_man_group(const struct command_group *g)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s ", g->name);
+    for (size_t i = 0; g->parts[i] != NULL; i++)
+        put_man_command(g->parts[i], name);
+    for (size_t i = 0; g->later[i] != NULL; i++)
+        out_print(".SS %s%s\nNot supported yet.\n", name, g->later[i]);
+}
+
+void cli_print_man(const struct command *const *commands, size_t n, const struct command_group *const *groups,
+                   size_t n_groups)
+{
     out_print(".\\\" Made by: turbolm \\-\\-man\n");
     out_print(".TH TURBOLM 1 \"\" \"turbolm %s\" \"User Commands\"\n", tlm_version());
     out_print(".SH NAME\nturbolm \\- run language models\n.SH SYNOPSIS\n");
@@ -296,18 +322,10 @@ void cli_print_man(const struct command *const *commands, size_t n)
     out_print("Runs language models from Hugging Face and MLX directories and from GGUF files. Called by the name\n"
               "\\fBmlx_lm.\\fIcommand\\fR, the program is that command. Long options may be cut to a unique prefix.\n");
     out_print(".SH COMMANDS\n");
-    for (size_t c = 0; c < n; c++) {
-        out_print(".SS %s\n", commands[c]->name);
-        put_roff(commands[c]->summary);
-        out_print("\n");
-        if (commands[c]->about != NULL) {
-            out_print(".PP\n");
-            put_roff(commands[c]->about);
-            out_print("\n");
-        }
-        for (size_t i = 0; (o = cli_row(commands[c], i)) != NULL; i++)
-            put_man_option(o);
-    }
+    for (size_t c = 0; c < n; c++)
+        put_man_command(commands[c], "");
+    for (size_t g = 0; g < n_groups; g++)
+        put_man_group(groups[g]);
     put_man_models();
     out_print(".SH EXIT STATUS\n");
     out_print("0: done. 1: failed, with a line on standard error. 2: wrong usage, or not supported yet. 130: ended by\n"

@@ -1,5 +1,5 @@
-/* turbolm: finds the command, in the name it was called by ("mlx_lm.generate")
- * or in the first argument, and runs it. */
+/* turbolm: finds the command, in the name it was called by ("mlx_lm.generate",
+ * "turboquant") or in the first argument, and runs it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,35 +9,56 @@
 #include "out.h"
 
 #define READY(name) extern const struct command name##_command;
+#define GROUP(name) extern const struct command_group name##_group;
 #define LATER(name)
 #include "commands.def"
 #undef READY
+#undef GROUP
 #undef LATER
 
 static const struct command *const commands[] = {
 #define READY(name) &name##_command,
+#define GROUP(name)
 #define LATER(name)
 #include "commands.def"
 #undef READY
+#undef GROUP
+#undef LATER
+};
+
+static const struct command_group *const groups[] = {
+#define READY(name)
+#define GROUP(name) &name##_group,
+#define LATER(name)
+#include "commands.def"
+#undef READY
+#undef GROUP
 #undef LATER
 };
 
 static const char *const later_commands[] = {
 #define READY(name)
+#define GROUP(name)
 #define LATER(name) #name,
 #include "commands.def"
 #undef READY
+#undef GROUP
 #undef LATER
 };
 
-enum { N_COMMANDS = sizeof commands / sizeof commands[0], N_LATER = sizeof later_commands / sizeof later_commands[0] };
+enum {
+    N_COMMANDS = sizeof commands / sizeof commands[0],
+    N_GROUPS = sizeof groups / sizeof groups[0],
+    N_LATER = sizeof later_commands / sizeof later_commands[0]
+};
 
 static void list_names(char *out, size_t n)
 {
     out[0] = '\0';
-    for (size_t i = 0; i < N_COMMANDS; i++) {
+    for (size_t i = 0; i < N_COMMANDS + N_GROUPS; i++) {
         size_t k = strlen(out);
-        snprintf(out + k, n - k, "%s%s", i > 0 ? ", " : "", commands[i]->name);
+        const char *name = i < N_COMMANDS ? commands[i]->name : groups[i - N_COMMANDS]->name;
+        snprintf(out + k, n - k, "%s%s", i > 0 ? ", " : "", name);
     }
 }
 
@@ -46,6 +67,8 @@ static int print_overview(void)
     out_print("usage: turbolm [-h] [--version] command ...\n\nRuns language models.\n\ncommands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
         out_print("  %-22s%s\n", commands[i]->name, commands[i]->summary);
+    for (size_t i = 0; i < N_GROUPS; i++)
+        out_print("  %-22s%s\n", groups[i]->name, groups[i]->summary);
     out_print("\noptions:\n  %-22s%s\n  %-22s%s\n\n", "-h, --help", "show this help message and exit", "--version",
               "show version, backends and instruction sets");
     out_print("\"turbolm command --help\" shows the options of a command.\n");
@@ -54,13 +77,14 @@ static int print_overview(void)
 
 static int run_command(const char *prog, const char *name, int n, char **argv)
 {
-    struct cli_value values[CLI_MAX_OPTIONS];
     char names[256];
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(commands[i]->name, name) != 0)
-            continue;
-        int status = cli_parse(commands[i], prog, n, argv, values);
-        return status >= 0 ? status : out_finish(commands[i]->run(prog, values));
+        if (strcmp(commands[i]->name, name) == 0)
+            return cli_run(commands[i], prog, n, argv);
+    }
+    for (size_t i = 0; i < N_GROUPS; i++) {
+        if (strcmp(groups[i]->name, name) == 0)
+            return cli_run_group(groups[i], prog, n, argv);
     }
     for (size_t i = 0; i < N_LATER; i++) {
         if (strcmp(later_commands[i], name) == 0) {
@@ -88,7 +112,7 @@ static int run_by_argument(int argc, char **argv)
         return out_finish(0);
     }
     if (strcmp(argv[1], "--man") == 0) {
-        cli_print_man(commands, N_COMMANDS);
+        cli_print_man(commands, N_COMMANDS, groups, N_GROUPS);
         return out_finish(0);
     }
     snprintf(prog, sizeof prog, "turbolm %s", argv[1]);
@@ -108,5 +132,7 @@ int main(int argc, char **argv)
     const char *name = slash != NULL ? slash + 1 : argv[0];
     if (strncmp(name, prefix, sizeof prefix - 1) == 0)
         return run_command(name, name + sizeof prefix - 1, argc - 1, argv + 1);
+    if (strcmp(name, "turboquant") == 0)
+        return run_command(name, name, argc - 1, argv + 1);
     return run_by_argument(argc, argv);
 }

@@ -1,16 +1,14 @@
 /* turbolm perplexity: how well a model foretells a text, through its cache. */
-#include <errno.h>
-#include <math.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <turbolm/turbolm.h>
 
 #include "cli.h"
+#include "csv.h"
 #include "out.h"
 #include "run.h"
+#include "text_rows.h"
 
 enum {
     MODEL,
@@ -35,7 +33,7 @@ static const struct cli_option options[N_OPTIONS] = {
     [NUM_SAMPLES] = {"--num-samples", NULL, CLI_INT, 0, "256", "-1", "1000000000", NULL,
                      "most rows, from the beginning of the text; -1: all"},
     [DATA_PATH] = {"--data-path", NULL, CLI_TEXT, 0, "allenai/tulu-3-sft-mixture", NULL, NULL, NULL,
-                   "text file, which is one document, cut into rows in its order"},
+                   "text file, or - for standard input: one document, cut into whole rows in its order"},
     [SEED] = {"--seed", NULL, CLI_NATURAL, CLI_LATER, NULL, NULL, NULL, NULL, "order of a data set's documents"},
     [SCORE_FROM] = {"--score-from", NULL, CLI_INT, CLI_EXTRA, "1", "1", "1000000000", NULL,
                     "first position of a row that counts; half of the row is llama.cpp's figure"},
@@ -51,215 +49,139 @@ static const struct cli_option options[N_OPTIONS] = {
 extern const struct command perplexity_command;
 
 struct job {
-    const char *data;
-    size_t length, most, from, batch;
-    int wants_bos; /* -1: as the tokenizer does */
+    const char *model, *kv_format; /* as they were given */
+    struct text_rows text;
+    size_t from, batch, pass_tokens, batches_done;
     const char *reference, *csv;
-    int human;
+    int human, shows_cache;
 };
-
-static void say(const struct job *j, const char *text)
-{
-    if (j->human) {
-        out_print("%s", text);
-        out_flush();
-    }
-}
-
-static int read_file(const char *path, char **text, size_t *len)
-{
-    FILE *f = fopen(path, "rb");
-    size_t room = 1 << 20, n = 0, got;
-    if (f == NULL && errno == ENOENT) {
-        out_error("%s: no such file; data sets of a hub are not supported yet", path);
-        return 1;
-    }
-    char *buffer = tool_alloc(room, 1);
-    while (f != NULL && (got = fread(buffer + n, 1, room - n, f)) > 0) {
-        n += got;
-        if (n == room) {
-            buffer = tool_grow(buffer, room, 2);
-            room *= 2;
-        }
-    }
-    if (f == NULL || ferror(f)) {
-        out_error("%s: cannot read: %s", path, strerror(errno));
-        if (f != NULL)
-            fclose(f);
-        tool_free(buffer);
-        return 1;
-    }
-    fclose(f);
-    *text = buffer;
-    *len = n;
-    return 0;
-}
-
-/* Whole rows of the document's ids; free with tool_free. */
-static int make_rows(const struct tlm_model *m, const struct job *j, int32_t **rows, size_t *n_rows)
-{
-    const struct tlm_tokenizer *t = tlm_model_tokenizer(m);
-    struct tlm_error e = {TLM_OK, ""};
-    struct tlm_tokenizer_info info;
-    char *text;
-    size_t len, n, most;
-    int32_t *ids;
-    if (t == NULL) {
-        out_error("the model has no tokenizer");
-        return 1;
-    }
-    int status = read_file(j->data, &text, &len);
-    if (status != 0)
-        return status;
-    status = tlm_tokenizer_encode(t, text, len, 0, &ids, &n, &e) == TLM_OK ? 0 : out_tlm_error(&e);
-    tool_free(text);
-    if (status != 0)
-        return status;
-    tlm_tokenizer_info_get(t, &info);
-    int bos = j->wants_bos < 0 ? info.adds_bos && info.bos >= 0 : j->wants_bos;
-    size_t step = j->length - (size_t)bos;
-    most = n / step;
-    *n_rows = most < j->most ? most : j->most;
-    *rows = NULL;
-    if (bos && info.bos < 0) {
-        out_error("--bos: the tokenizer has no beginning-of-text token");
-        status = 2;
-    } else if (*n_rows == 0) {
-        out_error("%s: %zu tokens, less than one row of %zu", j->data, n, j->length);
-        status = 1;
-    } else {
-        *rows = tool_alloc(*n_rows * j->length, sizeof **rows);
-        for (size_t i = 0; i < *n_rows; i++) {
-            (*rows)[i * j->length] = info.bos;
-            memcpy(*rows + i * j->length + bos, ids + i * step, step * sizeof *ids);
-        }
-    }
-    tlm_free(ids);
-    return status;
-}
 
 static int report(void *user, size_t done, size_t rows)
 {
-    const struct job *j = *(const struct job **)user;
-    char line[80];
-    size_t batches = (rows + j->batch - 1) / j->batch, now = (done + j->batch - 1) / j->batch;
-    snprintf(line, sizeof line, "\r  Processed %zu/%zu batches...", now, batches);
-    say(j, line);
+    struct job *j = user;
+    size_t batches = (rows + j->batch - 1) / j->batch, now = done == rows ? batches : done / j->batch;
+    if (j->human && now > j->batches_done) {
+        out_print("\r  Processed %zu/%zu batches...", now, batches);
+        out_flush();
+    }
+    j->batches_done = now;
     return interrupted();
 }
 
-static int write_csv(const struct job *j, const struct tlm_model_info *m, const struct tlm_perplexity *p,
-                     double seconds)
+static void write_csv(const struct job *j, struct csv *c, const struct tlm_perplexity *p, double seconds)
 {
-    static const char heading[] = "model,kv_format,bits,allocated_bytes,ppl,ppl_se,kl_mean,kl_p99,top1,ppl_ratio,"
-                                  "ppl_ratio_se,tokens,seconds,peak_bytes\n";
-    char row[1024], kl[160] = ",,,,";
-    int to_stdout = strcmp(j->csv, "-") == 0;
+    csv_text(c, j->model);
+    csv_print(c, ",");
+    csv_text(c, j->kv_format != NULL ? j->kv_format : p->kv_format);
+    csv_print(c, ",%.4f,%llu,%.9g,%.9g,", p->kv_bits, (unsigned long long)p->cache_bytes, p->perplexity, p->error);
     if (j->reference != NULL)
-        snprintf(kl, sizeof kl, "%.6g,%.6g,%.6g,%.6g,%.6g", p->kl_mean, p->kl_p99, p->top1, p->ratio, p->ratio_error);
-    snprintf(row, sizeof row, "\"%s\",%s,%.4f,%llu,%.6g,%.6g,%s,%zu,%.3f,%llu\n", m->path, m->kv_format, m->kv_bits,
-             (unsigned long long)p->cache_bytes, p->perplexity, p->error, kl, p->tokens, seconds,
-             (unsigned long long)tlm_peak_memory());
-    if (to_stdout) {
-        out_print("%s%s", heading, row);
-        return 0;
-    }
-    FILE *f = fopen(j->csv, "ab");
-    int bad = f == NULL;
-    if (!bad && (fseek(f, 0, SEEK_END) != 0 || ftell(f) == 0))
-        bad = fputs(heading, f) < 0;
-    bad = bad || fputs(row, f) < 0;
-    if (f != NULL && fclose(f) != 0)
-        bad = 1;
-    if (bad)
-        out_error("%s: cannot write: %s", j->csv, strerror(errno));
-    return bad;
+        csv_print(c, "%.9g,%.9g,%.9g,%.9g,%.9g", p->kl_mean, p->kl_p99, p->top1, p->ratio, p->ratio_error);
+    else
+        csv_print(c, ",,,,");
+    csv_print(c, ",%zu,%.3f,%llu\n", p->tokens, seconds, (unsigned long long)tlm_peak_memory());
 }
 
-static void print_results(const struct job *j, const struct tlm_model_info *m, const struct tlm_perplexity *p,
-                          size_t rows, double seconds)
+static void print_results(const struct job *j, const struct tlm_perplexity *p, size_t rows, double seconds)
 {
     static const char rule[] = "============================================================";
-    char ratio[160];
+    size_t tokens = rows * j->text.length;
     if (!j->human)
         return;
-    out_print("\n\n%s\nEVALUATION RESULTS\n%s\nModel: %s\n", rule, rule, m->path);
+    out_print("\n\n%s\nEVALUATION RESULTS\n%s\nModel: %s\n", rule, rule, j->model);
     out_print("Perplexity: %.3f ± %.3f\n", p->perplexity, p->error);
     if (j->reference != NULL) {
-        snprintf(ratio, sizeof ratio, "Perplexity ratio: %.4f ± %.4f\n", p->ratio, p->ratio_error);
-        out_print("KL divergence: mean %.5f, p99 %.5f\nTop-1 agreement: %.2f%%\n%s", p->kl_mean, p->kl_p99,
-                  100 * p->top1, ratio);
+        out_print("KL divergence: mean %.5f, p99 %.5f\n", p->kl_mean, p->kl_p99);
+        out_print("Top-1 agreement: %.2f%%\n", 100 * p->top1);
+        out_print("Perplexity ratio: %.4f ± %.4f\n", p->ratio, p->ratio_error);
     }
-    out_print("Key-value cache: %s, %.2f bits per element, %.1f MB allocated\n", m->kv_format, m->kv_bits,
-              (double)p->cache_bytes * 1e-6);
+    if (j->shows_cache)
+        out_print("Key-value cache: %s, %.2f bits per element, %llu bytes for a row\n", p->kv_format, p->kv_bits,
+                  (unsigned long long)p->cache_bytes);
     out_print("Evaluation time: %.2f seconds\nPeak memory: %.2f GB\nTokens per second: %.0f\n", seconds,
-              (double)tlm_peak_memory() * 1e-9, (double)(rows * j->length) / seconds);
-    out_print("\nDataset statistics:\n  Total samples: %zu\n  Total tokens: %zu\n", rows, rows * j->length);
+              (double)tlm_peak_memory() * 1e-9, run_rate(tokens, seconds));
+    out_print("\nDataset statistics:\n  Total samples: %zu\n  Total tokens: %zu\n", rows, tokens);
 }
 
-static int measure(struct tlm_model *m, const struct job *j)
+static int measure(struct tlm_model *m, struct job *j, struct csv *csv)
 {
     struct tlm_error e = {TLM_OK, ""};
     struct tlm_model_info info;
     struct tlm_perplexity p;
-    struct tlm_perplexity_options o = {.row_length = j->length,
+    struct tlm_perplexity_options o = {.row_length = j->text.length,
                                        .score_from = j->from,
                                        .batch = j->batch,
+                                       .pass_tokens = j->pass_tokens,
                                        .reference = j->reference,
                                        .report = report,
-                                       .user = &j};
-    char line[160];
+                                       .user = j};
     int32_t *rows;
     size_t n_rows;
     tlm_model_info_get(m, &info);
-    snprintf(line, sizeof line, "Model loaded: %.1fM parameters\n\nLoading dataset...\n  Sequence length: %zu\n",
-             (double)info.parameters * 1e-6, j->length);
-    say(j, line);
-    int status = make_rows(m, j, &rows, &n_rows);
+    if (j->human) {
+        out_print("Model loaded: %.1fM parameters\n\nLoading dataset...\n  Sequence length: %zu\n",
+                  (double)info.parameters * 1e-6, j->text.length);
+        out_flush();
+    }
+    int status = text_rows_read(m, &j->text, &rows, &n_rows);
     if (status != 0)
         return status;
-    snprintf(line, sizeof line, "  Loaded %zu samples\n\nEvaluating perplexity with batch size %zu...\n", n_rows,
-             j->batch);
-    say(j, line);
+    if (j->human) {
+        out_print("  Loaded %zu samples\n\nEvaluating perplexity with batch size %zu...\n", n_rows, j->batch);
+        out_flush();
+    }
     double start = now_seconds();
     catch_interrupt();
     if (tlm_model_perplexity(m, rows, n_rows, &o, &p, &e) != TLM_OK)
         status = interrupted() ? EXIT_INTERRUPTED : out_tlm_error(&e);
-    if (status == 0) {
-        double seconds = now_seconds() - start;
-        print_results(j, &info, &p, n_rows, seconds);
-        if (j->csv != NULL)
-            status = write_csv(j, &info, &p, seconds);
-    }
+    release_interrupt();
     tool_free(rows);
-    return status;
+    if (status != 0)
+        return status;
+    double seconds = now_seconds() - start;
+    print_results(j, &p, n_rows, seconds);
+    if (j->csv != NULL)
+        write_csv(j, csv, &p, seconds);
+    return 0;
 }
 
 static int run(const char *prog, const struct cli_value *v)
 {
+    static const char heading[] = "model,kv_format,bits,allocated_bytes,ppl,ppl_se,kl_mean,kl_p99,top1,ppl_ratio,"
+                                  "ppl_ratio_se,tokens,seconds,peak_bytes\n";
     struct tlm_model *m = NULL;
-    const struct run_cache cache = run_cache_of(v + N_OPTIONS + RUN_N);
-    struct job j = {.data = v[DATA_PATH].text,
-                    .length = (size_t)v[SEQUENCE_LENGTH].integer,
-                    .most = v[NUM_SAMPLES].integer < 0 ? SIZE_MAX : (size_t)v[NUM_SAMPLES].integer,
+    struct csv csv = {0};
+    const struct cli_value *shared = v + N_OPTIONS;
+    const struct run_cache cache = run_cache_of(shared + RUN_N);
+    struct job j = {.model = v[MODEL].text,
+                    .kv_format = shared[RUN_KV_FORMAT].text,
+                    .text = {.path = v[DATA_PATH].text,
+                             .length = (size_t)v[SEQUENCE_LENGTH].integer,
+                             .most = v[NUM_SAMPLES].integer < 0 ? SIZE_MAX : (size_t)v[NUM_SAMPLES].integer,
+                             .bos = v[BOS].given ? v[BOS].truth : -1},
                     .from = (size_t)v[SCORE_FROM].integer,
                     .batch = (size_t)v[BATCH_SIZE].integer,
-                    .wants_bos = v[BOS].given ? v[BOS].truth : -1,
+                    .pass_tokens = (size_t)shared[RUN_PREFILL_STEP_SIZE].integer,
                     .reference = v[KL_REFERENCE].text,
                     .csv = v[CSV].text};
     j.human = j.csv == NULL || strcmp(j.csv, "-") != 0;
-    if (j.most == 0 || j.from >= j.length)
-        return cli_usage_error(
-            &perplexity_command, prog, j.most == 0 ? "--num-samples" : "--score-from",
-            j.most == 0 ? "must be -1 or at least 1, but is 0" : "must be below --sequence-length, but is %zu", j.from);
-    char line[600];
-    snprintf(line, sizeof line, "Loading model from %.500s...\n", v[MODEL].text);
-    say(&j, line);
-    int status = run_open(v[MODEL].text, v + N_OPTIONS, &cache, TLM_PRECISION_DEFAULT, &m);
+    j.shows_cache = j.reference != NULL || j.kv_format != NULL || cache.bits->given;
+    if (j.text.most == 0)
+        return cli_usage_error(&perplexity_command, prog, "--num-samples", "must be -1 or at least 1, but is 0");
+    if (j.from >= j.text.length)
+        return cli_usage_error(&perplexity_command, prog, "--score-from", "must be below --sequence-length, but is %zu",
+                               j.from);
+    int status = j.csv != NULL ? csv_open(&csv, j.csv, heading) : 0;
+    if (status != 0)
+        return status;
+    if (j.human) {
+        out_print("Loading model from %s...\n", j.model);
+        out_flush();
+    }
+    status = run_open(j.model, shared, &cache, TLM_PRECISION_DEFAULT, &m);
     if (status == 0)
-        status = measure(m, &j);
+        status = measure(m, &j, &csv);
     tlm_model_close(m);
-    return status;
+    return csv_close(&csv, status);
 }
 
 static const struct cli_table tables[] = {
