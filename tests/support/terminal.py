@@ -18,6 +18,13 @@ def visible(data):
     return ESCAPE.sub(b"", data).replace(b"\r", b"").decode("utf-8", "replace")
 
 
+def take_terminal():
+    """In the child: the terminal is its own, and signals act even where those who started us ignore them."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Terminal:
     def __init__(self, command, env=None, rows=24, columns=80, cwd=None):
         self.master, self.slave = pty.openpty()
@@ -25,7 +32,7 @@ class Terminal:
         self.before = self.modes()
         self.process = subprocess.Popen(command, stdin=self.slave, stdout=self.slave, stderr=self.slave, env=env,
                                         cwd=cwd, start_new_session=True,
-                                        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+                                        preexec_fn=take_terminal)
         self.data = b""   # everything shown so far
         self.seen = 0     # what expect() has gone past
 
