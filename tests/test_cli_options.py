@@ -7,10 +7,11 @@ import subprocess
 
 import pytest
 
-COMMANDS = ["generate", "chat", "benchmark", "perplexity", "inspect", "logits", "manage", "tokenize", "template"]
+COMMANDS = ["generate", "chat", "benchmark", "cache_prompt", "perplexity", "inspect", "logits", "manage", "tokenize",
+            "template"]
 GROUPS = {"turboquant": ["eval"]}
 LATER_PARTS = ["turboquant convert", "turboquant generate", "turboquant serve"]
-LATER = ["awq", "cache_prompt", "convert", "dwq", "dynamic_quant", "evaluate", "fuse", "gptq", "lora",
+LATER = ["awq", "convert", "dwq", "dynamic_quant", "evaluate", "fuse", "gptq", "lora",
          "server", "share", "upload"]
 ABSENT = "/nonexistent/model"
 RUN_OPTIONS = ["--threads", "--device", "--precision", "--prefill-step-size", "--kv-format", "--kv-sink", "--qjl"]
@@ -22,9 +23,9 @@ def str2bool(text):
 
 
 def generate_parser():
-    """The options of mlx_lm.generate; --model is required here."""
+    """The options of mlx_lm.generate."""
     p = argparse.ArgumentParser(prog="turbolm generate")
-    p.add_argument("--model", required=True)
+    p.add_argument("--model")
     p.add_argument("--trust-remote-code", action="store_true")
     p.add_argument("--adapter-path")
     p.add_argument("--extra-eos-token", nargs="+", default=())
@@ -90,17 +91,22 @@ def test_same_verdict_as_argparse(turbolm, capsys, line):
         assert (got.returncode, got.stderr) == (1, "error: %s: no such file or directory\n" % ABSENT)
     else:
         assert got.returncode == 2
-        assert got.stderr.startswith("usage: turbolm generate [-h] --model MODEL")
+        assert got.stderr.startswith("usage: turbolm generate [-h] [--model MODEL]")
         last = got.stderr.splitlines()[-1]
         # Where mlx-lm's own options make a prefix ambiguous, ours are listed behind them.
         assert last == want or ": ambiguous option: " in want and last.startswith(want + ", --")
 
 
-@pytest.mark.parametrize("args", [[], ["--temp", "1"], ["--temp", "x"], ["x"], ["--bogus"], ["--model"]])
+@pytest.mark.parametrize("args", [[], ["--kv-bits", "4"], ["--kv-bits", "x"], ["x"], ["--bogus"], ["--model"],
+                                  ["--model", "x", "--prompt", "y"]])
 def test_required_as_argparse(turbolm, capsys, args):
-    got = turbolm("generate", *args)
+    p = argparse.ArgumentParser(prog="turbolm cache_prompt")
+    for name in ("--model", "--prompt-cache-file", "--prompt"):
+        p.add_argument(name, required=True)
+    p.add_argument("--kv-bits", type=int)
+    got = turbolm("cache_prompt", *args)
     assert got.returncode == 2
-    assert got.stderr.splitlines()[-1] == argparse_verdict(generate_parser(), args, capsys)
+    assert got.stderr.splitlines()[-1] == argparse_verdict(p, args, capsys)
 
 
 @pytest.mark.parametrize("args", [[], ["a", "b"], ["--json"], ["--json", "--", "a", "b"], ["a", "--json", "b", "c"]])
@@ -152,7 +158,7 @@ def test_seeds_are_64_bits(turbolm, text):
 
 @pytest.mark.parametrize("command, option", [
     ("generate", o) for o in (
-        "--trust-remote-code", "--adapter-path x", "--prompt-cache-file x", "--quantize-activations",
+        "--trust-remote-code", "--adapter-path x", "--quantize-activations",
         "-qa", "--draft-model x", "--num-draft-tokens 2")
 ] + [("chat", o) for o in ("--trust-remote-code", "--adapter-path x", "--pipeline")
 ] + [("benchmark", o) for o in ("--pipeline", "--quantize-activations", "-qa", "--trust-remote-code")])

@@ -39,7 +39,9 @@ enum {
 };
 
 static const struct cli_option options[N_OPTIONS] = {
-    [MODEL] = RUN_MODEL_ROW,
+    [MODEL] = {"--model", NULL, CLI_TEXT, 0, NULL, NULL, NULL, NULL,
+               "model directory (Hugging Face or MLX), GGUF file, or name on a hub: org/name[@revision], for GGUF "
+               "org/name:FILE or org/name:Q4_K_M; required unless a prompt cache file names it"},
     [TRUST_REMOTE_CODE] = RUN_TRUST_REMOTE_CODE_ROW,
     [ADAPTER_PATH] = RUN_ADAPTER_PATH_ROW,
     [EXTRA_EOS_TOKEN] = {"--extra-eos-token", NULL, CLI_TEXTS, 0, NULL, NULL, NULL, NULL,
@@ -61,8 +63,8 @@ static const struct cli_option options[N_OPTIONS] = {
     [VERBOSE] = {"--verbose", NULL, CLI_BOOL, 0, "True", NULL, NULL, NULL,
                  "false prints the text alone, without statistics"},
     [MAX_KV_SIZE] = RUN_MAX_KV_SIZE_ROW(0),
-    [PROMPT_CACHE_FILE] = {"--prompt-cache-file", NULL, CLI_TEXT, CLI_LATER, NULL, NULL, NULL, NULL,
-                           "file of a prompt that was computed before"},
+    [PROMPT_CACHE_FILE] = {"--prompt-cache-file", NULL, CLI_TEXT, 0, NULL, NULL, NULL, NULL,
+                           "file of cache_prompt: the prompt goes on with the one in it"},
     [QUANTIZE_ACTIVATIONS] = {"--quantize-activations", "-qa", CLI_FLAG, CLI_LATER, NULL, NULL, NULL, NULL,
                               "quantise activations in the model's format"},
     [KV_BITS] = RUN_KV_BITS_ROW(0),
@@ -74,17 +76,20 @@ static const struct cli_option options[N_OPTIONS] = {
                           "tokens that the draft model proposes at a time"},
 };
 
+extern const struct command generate_command;
+
 enum { POLL_MS = 50 };
 
 /* The model's ends of text and the user's; *out has n ids, free with tool_free.
  * Returns 0, or the exit status after a message. */
-static int eos_from(const struct tlm_model *m, const struct cli_value *extra, int32_t **out, size_t *n)
+static int eos_from(const struct tlm_model *m, const struct cli_value *extra, const struct tlm_prompt_cache *cache,
+                    int32_t **out, size_t *n)
 {
     struct tlm_model_info info;
     size_t n_model = 0;
     const int32_t *model = tlm_model_eos(m, &n_model);
     tlm_model_info_get(m, &info);
-    *out = tool_alloc(n_model + extra->n_items + 1, sizeof **out);
+    *out = tool_alloc(n_model + extra->n_items + 2, sizeof **out);
     if (n_model > 0)
         memcpy(*out, model, n_model * sizeof **out);
     *n = n_model;
@@ -103,7 +108,11 @@ static int eos_from(const struct tlm_model *m, const struct cli_value *extra, in
         }
         (*out)[(*n)++] = (int32_t)id;
     }
-    return 0;
+    int32_t recorded;
+    int status = prompt_cache_eos(m, cache, &recorded);
+    if (recorded >= 0)
+        (*out)[(*n)++] = recorded;
+    return status;
 }
 
 struct outcome {
@@ -153,8 +162,8 @@ static void print_statistics(const struct outcome *r)
         out_print("No text generated for this prompt\n");
         return;
     }
-    out_print("Prompt: %zu tokens, %.3f tokens-per-sec\n", s->prompt_tokens,
-              run_rate(s->prompt_tokens, s->prompt_seconds));
+    size_t computed = s->prompt_tokens - s->cached_tokens;
+    out_print("Prompt: %zu tokens, %.3f tokens-per-sec\n", computed, run_rate(computed, s->prompt_seconds));
     out_print("Generation: %zu tokens, %.3f tokens-per-sec\n", s->generated_tokens,
               run_rate(s->generated_tokens, s->generation_seconds));
     out_print("Peak memory: %.3f GB\n", (double)tlm_peak_memory() / 1e9);
@@ -184,11 +193,34 @@ static int submit_and_stream(struct tlm_engine *engine, const struct tlm_request
     return r.status;
 }
 
-static int generate(struct tlm_model *m, const struct cli_value *v, const struct prompt *p)
+/* A word when the prompt does not go on with the one in the file. */
+static void warn_of_little_use(const struct tlm_model *m, const struct tlm_prompt_cache *cache, const int32_t *ids,
+                               size_t n)
+{
+    enum { JOINT = 16 }; /* tokens at the end of the file that text after them may change */
+    struct tlm_prompt_cache_info f;
+    char hash[TLM_SHA256_TEXT];
+    size_t k = 0;
+    if (cache == NULL)
+        return;
+    tlm_prompt_cache_info_get(cache, &f);
+    while (f.tokens != NULL && k < n && k < f.n_tokens && ids[k] == f.tokens[k])
+        k++;
+    if (f.tokens == NULL || k + JOINT >= f.n_tokens)
+        return;
+    tlm_model_template_hash(m, hash);
+    out_warning("the prompt has only the first %zu of the %zu tokens in --prompt-cache-file%s", k, f.n_tokens,
+                f.chat_template != NULL && strcmp(f.chat_template, hash) != 0
+                    ? ", which was made with another chat template"
+                    : "");
+}
+
+static int generate(struct tlm_model *m, const struct cli_value *v, const struct prompt *p,
+                    const struct tlm_prompt_cache *cache)
 {
     struct tlm_error e = {TLM_OK, ""};
     struct tlm_model_info info;
-    struct tlm_request request = {.max_tokens = v[MAX_TOKENS].integer};
+    struct tlm_request request = {.max_tokens = v[MAX_TOKENS].integer, .prompt_cache = cache};
     struct tlm_engine_options engine_options = {.prefix_cache_bytes = -1};
     struct tlm_engine *engine = NULL;
     int32_t *ids = NULL, *eos = NULL;
@@ -204,11 +236,13 @@ static int generate(struct tlm_model *m, const struct cli_value *v, const struct
         out_error("%s has no tokenizer", info.path);
         return 1;
     }
-    status = eos_from(m, &v[EXTRA_EOS_TOKEN], &eos, &request.n_eos);
+    status = eos_from(m, &v[EXTRA_EOS_TOKEN], cache, &eos, &request.n_eos);
     if (status == 0)
         status = prompt_encode(m, p, &ids, &request.n_prompt);
     request.prompt = ids;
     request.eos = eos;
+    if (status == 0)
+        warn_of_little_use(m, cache, ids, request.n_prompt);
     if (status == 0 && tlm_engine_new(m, &engine_options, &engine, &e) != TLM_OK)
         status = out_tlm_error(&e);
     if (status == 0)
@@ -235,7 +269,9 @@ static int read_prompt(const struct cli_value *v, struct prompt *p, char **text)
                          v[PREFILL_RESPONSE].text,
                          v[CHAT_TEMPLATE_CONFIG].text,
                          v[IGNORE_CHAT_TEMPLATE].truth,
-                         v[USE_DEFAULT_CHAT_TEMPLATE].truth};
+                         v[USE_DEFAULT_CHAT_TEMPLATE].truth,
+                         0,
+                         0};
     if (status == 0)
         status = run_check_utf8("the prompt", p->text);
     if (status == 0)
@@ -250,21 +286,32 @@ static int read_prompt(const struct cli_value *v, struct prompt *p, char **text)
 static int run(const char *prog, const struct cli_value *v)
 {
     struct tlm_model *m = NULL;
+    struct tlm_prompt_cache *file = NULL;
+    struct tlm_prompt_cache_info info;
     struct prompt p;
     char *text = NULL;
-    const struct run_cache cache = {&v[MAX_KV_SIZE], &v[KV_BITS], &v[KV_GROUP_SIZE], &v[QUANTIZED_KV_START]};
+    const char *model = v[MODEL].text;
+    struct run_cache cache = {&v[MAX_KV_SIZE], &v[KV_BITS], &v[KV_GROUP_SIZE], &v[QUANTIZED_KV_START], NULL};
     int status;
-    (void)prog;
     if (v[IGNORE_CHAT_TEMPLATE].truth && v[USE_DEFAULT_CHAT_TEMPLATE].truth) {
         out_error("--ignore-chat-template and --use-default-chat-template exclude each other");
         return 2;
     }
+    if (model == NULL && v[PROMPT_CACHE_FILE].text == NULL)
+        return cli_usage_error(&generate_command, prog, NULL, "the following arguments are required: --model");
     status = read_prompt(v, &p, &text);
+    if (status == 0 && v[PROMPT_CACHE_FILE].text != NULL) {
+        status = prompt_cache_use(v[PROMPT_CACHE_FILE].text, &file, &model, &p, &text);
+        if (status == 0)
+            tlm_prompt_cache_info_get(file, &info);
+        cache.file = &info;
+    }
     if (status == 0)
-        status = run_open(v[MODEL].text, v + N_OPTIONS, &cache, TLM_PRECISION_DEFAULT, &m);
+        status = run_open(model, v + N_OPTIONS, &cache, TLM_PRECISION_DEFAULT, &m);
     if (status == 0)
-        status = generate(m, v, &p);
+        status = generate(m, v, &p, file);
     tlm_model_close(m);
+    tlm_prompt_cache_close(file);
     tool_free(text);
     return status;
 }

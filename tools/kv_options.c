@@ -32,7 +32,7 @@ int run_kv_options(const struct cli_value *run, const struct run_cache *cache, s
         out_error("--kv-bits and --kv-format exclude each other");
         return 2;
     }
-    if (!has_bits && (run[RUN_QJL].given || cache->group_size->given)) {
+    if (!has_bits && (run[RUN_QJL].given || (cache->group_size->given && cache->file == NULL))) {
         out_error("%s needs --kv-bits", run[RUN_QJL].given ? "--qjl" : "--kv-group-size");
         return 2;
     }
@@ -48,6 +48,38 @@ int run_kv_options(const struct cli_value *run, const struct run_cache *cache, s
         o->max_kv_size = cache->max_size->integer;
     if (has_bits || cache->start->given)
         o->quantized_kv_start = cache->start->integer;
+    return cache->file != NULL ? run_kv_of_file(run, cache, o) : 0;
+}
+
+static int mismatch(const char *option)
+{
+    out_error("%s does not match the kv cache loaded from --prompt-cache-file.", option);
+    return 2;
+}
+
+int run_kv_of_file(const struct cli_value *run, const struct run_cache *cache, struct tlm_model_options *o)
+{
+    const struct tlm_prompt_cache_info *f = cache->file;
+    int ours = f->tokens != NULL, chosen = cache->bits->given || run[RUN_KV_FORMAT].given;
+    if (cache->bits->given && (f->kv_bits != 0 || ours) && (run[RUN_QJL].given || cache->bits->integer != f->kv_bits))
+        return mismatch("--kv-bits");
+    if (cache->group_size->given && (f->kv_bits != 0 || ours) && cache->group_size->integer != f->kv_group_size)
+        return mismatch("--kv-group-size");
+    if (ours && run[RUN_KV_SINK].given && run[RUN_KV_SINK].integer != f->kv_sink)
+        return mismatch("--kv-sink");
+    if (ours && cache->start->given && cache->start->integer != f->quantized_kv_start)
+        return mismatch("--quantized-kv-start");
+    if (f->max_kv_size >= 0 && cache->max_size->given && cache->max_size->integer != f->max_kv_size && ours)
+        return mismatch("--max-kv-size");
+    /* The group size of --kv-bits is a default, which yields to the file's. */
+    if ((!chosen || (cache->bits->given && f->kv_bits != 0)) && f->kv_format != NULL)
+        o->kv_format = f->kv_format;
+    if (f->kv_sink >= 0)
+        o->kv_sink = f->kv_sink == 0 ? -1 : f->kv_sink;
+    if (f->quantized_kv_start >= 0 && !cache->start->given)
+        o->quantized_kv_start = f->quantized_kv_start;
+    if (f->max_kv_size > 0 && !cache->max_size->given)
+        o->max_kv_size = f->max_kv_size;
     return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <cjson/cJSON.h>
 
@@ -32,11 +33,11 @@ static void add_message(cJSON *messages, const char *role, const char *content)
 }
 
 /* [system?, user, assistant?] as JSON text, free with cJSON_free; NULL: no memory. */
-static char *messages_text(const struct prompt *p)
+static char *messages_text(const struct prompt *p, const char *user)
 {
     cJSON *messages = cJSON_CreateArray();
     add_message(messages, "system", p->system);
-    add_message(messages, "user", p->text);
+    add_message(messages, "user", user);
     add_message(messages, "assistant", p->prefill);
     int want = 1 + (p->system != NULL) + (p->prefill != NULL);
     char *text = cJSON_GetArraySize(messages) == want ? cJSON_PrintUnformatted(messages) : NULL;
@@ -87,12 +88,53 @@ static int encode_plain(const struct tlm_model *m, const struct prompt *p, int32
         out_warning("--prefill-response is not used: %s", why);
     if (p->kwargs != NULL)
         out_warning("--chat-template-config is not used: %s", why);
-    return encode(m, p->text, strlen(p->text), TLM_ENCODE_SPECIAL, ids, n);
+    return encode(m, p->text, strlen(p->text), p->is_suffix ? 0 : TLM_ENCODE_SPECIAL, ids, n);
+}
+
+/* p with another user's message through the template; *text: free with tlm_free. */
+static int render(const struct tlm_model *m, const struct prompt *p, const char *user, int64_t now, char **text,
+                  size_t *len)
+{
+    struct tlm_error e = {TLM_OK, ""};
+    char *messages = messages_text(p, user), *kwargs = prompt_kwargs(m, p->kwargs);
+    int status = 0;
+    struct tlm_chat_request r = {.messages = messages, .kwargs = kwargs, .now = now};
+    r.continue_final_message = p->prefill != NULL || p->is_whole;
+    r.add_generation_prompt = !r.continue_final_message;
+    if (messages == NULL) {
+        out_error("out of memory");
+        status = 1;
+    } else if (tlm_chat_template_render(tlm_model_chat_template(m), &r, text, len, &e) != TLM_OK) {
+        status = out_tlm_error(&e);
+    }
+    cJSON_free(messages);
+    tool_free(kwargs);
+    return status;
+}
+
+/* Where the user's message begins in a rendering: the renderings of it and of a
+ * message that no prompt has are the same up to there. */
+static int suffix_at(const struct tlm_model *m, const struct prompt *p, const char *text, int64_t now, size_t *at)
+{
+    static const char mark[] = "[[turbolm:message:5e0c1f]]";
+    char *other = NULL;
+    size_t len;
+    int status = render(m, p, mark, now, &other, &len);
+    if (status != 0)
+        return status;
+    const char *found = strstr(other, mark);
+    *at = found != NULL ? (size_t)(found - other) : 0;
+    if (found == NULL || strstr(found + 1, mark) != NULL || strncmp(text, other, *at) != 0) {
+        out_error("the chat template does not show where the message begins, so that the prompt cannot follow the one "
+                  "in the cache; --ignore-chat-template takes it as it is");
+        status = 2;
+    }
+    tlm_free(other);
+    return status;
 }
 
 int prompt_encode(const struct tlm_model *m, const struct prompt *p, int32_t **ids, size_t *n)
 {
-    struct tlm_error e = {TLM_OK, ""};
     struct tlm_model_info info;
     const struct tlm_chat_template *t = tlm_model_chat_template(m);
     tlm_model_info_get(m, &info);
@@ -103,22 +145,14 @@ int prompt_encode(const struct tlm_model *m, const struct prompt *p, int32_t **i
     if (t == NULL || p->ignore_template)
         return encode_plain(m, p, ids, n);
 
-    char *messages = messages_text(p), *kwargs = prompt_kwargs(m, p->kwargs), *text = NULL;
-    size_t len = 0;
-    int status;
-    struct tlm_chat_request r = {.messages = messages, .kwargs = kwargs, .now = -1};
-    r.continue_final_message = p->prefill != NULL;
-    r.add_generation_prompt = p->prefill == NULL;
-    if (messages == NULL) {
-        out_error("out of memory");
-        status = 1;
-    } else if (tlm_chat_template_render(t, &r, &text, &len, &e) != TLM_OK) {
-        status = out_tlm_error(&e);
-    } else {
-        status = encode(m, text, len, 0, ids, n);
-    }
-    cJSON_free(messages);
-    tool_free(kwargs);
+    char *text = NULL;
+    size_t len = 0, at = 0;
+    int64_t now = (int64_t)time(NULL);
+    int status = render(m, p, p->text, now, &text, &len);
+    if (status == 0 && p->is_suffix)
+        status = suffix_at(m, p, text, now, &at);
+    if (status == 0)
+        status = encode(m, text + at, len - at, 0, ids, n);
     tlm_free(text);
     return status;
 }

@@ -38,7 +38,8 @@ const struct cli_option run_cache_options[RUN_CACHE_N] = {
 
 struct run_cache run_cache_of(const struct cli_value *v)
 {
-    return (struct run_cache){v + RUN_MAX_KV_SIZE, v + RUN_KV_BITS, v + RUN_KV_GROUP_SIZE, v + RUN_QUANTIZED_KV_START};
+    return (struct run_cache){v + RUN_MAX_KV_SIZE, v + RUN_KV_BITS, v + RUN_KV_GROUP_SIZE, v + RUN_QUANTIZED_KV_START,
+                              NULL};
 }
 
 int run_resolve(const char *model, char **path)

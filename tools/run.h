@@ -70,6 +70,7 @@ extern const struct cli_option run_cache_options[RUN_CACHE_N];
 /* Their values. */
 struct run_cache {
     const struct cli_value *max_size, *bits, *group_size, *start;
+    const struct tlm_prompt_cache_info *file; /* what the cache must be, or NULL */
 };
 /* v: those of run_cache_options. */
 struct run_cache run_cache_of(const struct cli_value *v);
@@ -128,6 +129,8 @@ int run_open(const char *model, const struct cli_value *run, const struct run_ca
 enum { RUN_KV_FORMAT_MAX = 64 };
 int run_kv_options(const struct cli_value *run, const struct run_cache *cache, struct tlm_model_options *o,
                    char format[RUN_KV_FORMAT_MAX]);
+/* The same of what the options leave open, from a prompt cache file; an option that contradicts it is an error. */
+int run_kv_of_file(const struct cli_value *run, const struct run_cache *cache, struct tlm_model_options *o);
 /* Says on stderr what the cache is, where the options chose it. */
 void run_kv_report(const struct cli_value *run, const struct run_cache *cache, const struct tlm_model *m);
 

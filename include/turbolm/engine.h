@@ -16,6 +16,8 @@ extern "C" {
 #endif
 
 struct tlm_engine;
+struct tlm_prompt_cache; /* prompt_cache.h */
+struct tlm_prompt_save;
 
 /* Sampling. tlm_sampling_default() gives greedy decoding. Order per token:
  * logit bias, repetition, presence, frequency penalties, log-softmax, then for
@@ -71,6 +73,9 @@ struct tlm_request {
     const char *const *stop; /* texts that end it; matched across tokens, not emitted */
     size_t n_stop;
     int64_t assumed_depth; /* the cache is taken as holding this many tokens already (benchmarks) */
+    const struct tlm_prompt_cache *prompt_cache; /* to start from, or NULL; must live until the request is done */
+    const struct tlm_prompt_save *save;          /* what is written when it ends well, or NULL; with max_tokens 0 the
+                                                    prompt is computed nevertheless */
 };
 
 /* *id: never 0. */
@@ -95,9 +100,10 @@ enum tlm_finish {
 };
 
 struct tlm_stats {
-    size_t prompt_tokens, cached_tokens, generated_tokens; /* generated: EOS counted */
-    double prompt_seconds;                                 /* from start of work to the first token */
-    double generation_seconds;                             /* from the first token to the last */
+    /* Tokens of the prompt, those of them that were not computed, and generated ones, EOS counted. */
+    size_t prompt_tokens, cached_tokens, generated_tokens;
+    double prompt_seconds;     /* from start of work to the first token */
+    double generation_seconds; /* from the first token to the last */
 };
 
 struct tlm_event {

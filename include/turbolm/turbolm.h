@@ -8,6 +8,7 @@
 #include "hub.h"
 #include "log.h"
 #include "model.h"
+#include "prompt_cache.h"
 #include "status.h"
 #include "tokenizer.h"
 

@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "gen/events.h"
+#include "gen/prompt_cache.h"
 #include "gen/request.h"
 #include "models/model.h"
 
@@ -94,7 +95,7 @@ static void report_done(struct tlm_engine *g, struct request *q, enum tlm_finish
         ev.status = err->status;
         ev.message = err->message;
     }
-    ev.stats.prompt_tokens = q->n_prompt;
+    ev.stats.prompt_tokens = q->n_prompt + q->n_before;
     ev.stats.cached_tokens = q->n_cached;
     ev.stats.generated_tokens = q->generated;
     if (q->generated) {
@@ -114,6 +115,12 @@ static void keep_prefix(struct tlm_engine *g, const struct request *q)
 
 static void end_request(struct tlm_engine *g, struct request *q, enum tlm_finish finish, const struct tlm_error *err)
 {
+    struct tlm_error failed = {0};
+    if (q->save && (finish == TLM_FINISH_STOP || finish == TLM_FINISH_LENGTH) &&
+        prompt_cache_save(g->model, q->seq, q->save, &failed) != TLM_OK) {
+        finish = TLM_FINISH_ERROR;
+        err = &failed;
+    }
     report_done(g, q, finish, err);
     keep_prefix(g, q);
     for (int i = 0; i < g->n_running; i++)
@@ -200,6 +207,10 @@ static bool is_full(const struct tlm_engine *g, const struct request *q)
 
 static void take_token(struct tlm_engine *g, struct request *q, float *logits)
 {
+    if (q->max_tokens == 0) { /* only the prompt was wanted, to save it */
+        end_request(g, q, TLM_FINISH_LENGTH, NULL);
+        return;
+    }
     struct tlm_error err = {0};
     struct tlm_event ev = {.type = TLM_EVENT_TOKEN, .id = q->id};
     if (sampler_draw(q->sampler, logits, &ev.token, &ev.logprob, &err) != TLM_OK ||
@@ -279,13 +290,18 @@ static void start_request(struct tlm_engine *g, struct request *q)
     struct tlm_error err = {0};
     q->started = now();
     g->running[g->n_running++] = q;
-    if (q->max_tokens == 0) {
+    if (q->max_tokens == 0 && !q->save) {
         end_request(g, q, TLM_FINISH_LENGTH, NULL);
         return;
     }
-    enum tlm_status s = q->assumed_depth
-                            ? kv_seq_new(g->kv, &q->seq, &err)
-                            : kv_index_match(g->kv, q->prompt, (int64_t)q->n_prompt - 1, true, &q->seq, &err);
+    enum tlm_status s;
+    bool follows = false; /* the prompt comes after what the cache holds */
+    if (q->assumed_depth)
+        s = kv_seq_new(g->kv, &q->seq, &err);
+    else if (q->prompt_cache)
+        s = prompt_cache_start(g->model, g->kv, q->prompt_cache, q->prompt, q->n_prompt, &q->seq, &follows, &err);
+    else
+        s = kv_index_match(g->kv, q->prompt, (int64_t)q->n_prompt - 1, true, &q->seq, &err);
     if (s == TLM_OK && q->assumed_depth)
         s = kv_seq_assume(q->seq, q->assumed_depth, &err);
     if (s != TLM_OK) {
@@ -293,7 +309,11 @@ static void start_request(struct tlm_engine *g, struct request *q)
         return;
     }
     if (!q->assumed_depth)
-        q->done = q->n_cached = (size_t)kv_seq_length(q->seq);
+        q->n_cached = (size_t)kv_seq_length(q->seq);
+    if (follows)
+        q->n_before = q->n_cached;
+    else
+        q->done = q->n_cached;
     q->started = now();
     report_progress(g, q);
 }
@@ -490,6 +510,13 @@ static enum tlm_status check_request(const struct tlm_engine *g, const struct tl
         return err_set(e, TLM_EINVAL, "max_tokens: %lld, expected -1 or more", (long long)r->max_tokens);
     if (r->assumed_depth < 0)
         return err_set(e, TLM_EINVAL, "depth: %lld, expected 0 or more", (long long)r->assumed_depth);
+    if (r->prompt_cache) {
+        enum tlm_status s = r->assumed_depth
+                                ? err_set(e, TLM_EINVAL, "a prompt cache and an assumed depth exclude each other")
+                                : prompt_cache_check(r->prompt_cache, g->model, e);
+        if (s != TLM_OK)
+            return s;
+    }
     for (size_t i = 0; i < r->n_prompt; i++)
         if (r->prompt[i] < 0 || r->prompt[i] >= vocab)
             return err_set(e, TLM_EINVAL, "prompt token %zu: id %d is outside the vocabulary of %lld", i, r->prompt[i],

@@ -21,6 +21,8 @@ static enum tlm_status fill(struct request *q, const struct tlm_request *r, cons
     q->max_tokens = r->max_tokens;
     q->assumed_depth = r->assumed_depth;
     q->n_prompt = r->n_prompt;
+    q->prompt_cache = r->prompt_cache;
+    q->save = r->save;
     q->n_eos = r->eos ? r->n_eos : n_eos;
     buf_init(&q->text, (size_t)1 << 22);
     enum tlm_status s = copy_ids(r->prompt, r->n_prompt, &q->prompt, e);

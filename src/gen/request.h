@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <turbolm/engine.h>
+#include <turbolm/prompt_cache.h>
 
 #include "gen/sampler.h"
 #include "gen/stop.h"
@@ -14,6 +15,7 @@ struct request {
     int32_t *prompt;
     size_t n_prompt, done; /* prompt tokens that are in the cache */
     size_t n_cached;       /* those that were there before */
+    size_t n_before;       /* in front of the prompt, of a prompt cache without tokens */
     int64_t max_tokens, assumed_depth;
     int32_t *eos;
     size_t n_eos;
@@ -21,7 +23,9 @@ struct request {
     struct tlm_detokenizer *detok; /* NULL without a tokenizer */
     struct stop stop;
     struct kv_seq *seq;
-    int32_t next; /* the token that the next step feeds */
+    const struct tlm_prompt_cache *prompt_cache; /* or NULL */
+    const struct tlm_prompt_save *save;          /* or NULL */
+    int32_t next;                                /* the token that the next step feeds */
     size_t generated;
     bool cancelled;
     double started, first_token, last_token; /* seconds, monotonic */

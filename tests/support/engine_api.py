@@ -29,7 +29,8 @@ class EngineOptions(c.Structure):
 class Request(c.Structure):
     _fields_ = [("prompt", c.POINTER(c.c_int32)), ("n_prompt", c.c_size_t), ("max_tokens", c.c_int64),
                 ("sampling", Sampling), ("eos", c.POINTER(c.c_int32)), ("n_eos", c.c_size_t),
-                ("stop", c.POINTER(c.c_char_p)), ("n_stop", c.c_size_t), ("assumed_depth", c.c_int64)]
+                ("stop", c.POINTER(c.c_char_p)), ("n_stop", c.c_size_t), ("assumed_depth", c.c_int64),
+                ("prompt_cache", c.c_void_p), ("save", c.c_void_p)]
 
 
 class Stats(c.Structure):
