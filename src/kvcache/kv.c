@@ -1,4 +1,4 @@
-/* The cache: layer groups, codecs, figures. */
+/* The cache: layer groups, codecs, sizes. */
 #include <string.h>
 
 #include "base/mem.h"

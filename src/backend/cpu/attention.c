@@ -45,16 +45,6 @@ size_t cpu_attend_scratch(const struct cpu_backend *b)
     return (size_t)b->threads * area_bytes(b) + 2 * MAX_TASKS * sizeof(struct tile) + PART_FLOATS * sizeof(float);
 }
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static int64_t query_floats(const struct attn_args *a)
 {
     const struct kv_shape *s = &a->shape;

@@ -5,6 +5,16 @@
 
 #include "backend/cpu/cpu_backend.h"
 
+static inline int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Query rows of one span times query heads of one key head. */
 struct tile {
     const struct attn_span *span;

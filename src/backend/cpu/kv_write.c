@@ -18,16 +18,6 @@ struct kv_write {
     const float *k, *v;
 };
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static void transpose_u16(uint16_t *to, const uint16_t *from, int tokens, int dims)
 {
     for (int d = 0; d < dims; d++)
