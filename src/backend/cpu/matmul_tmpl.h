@@ -145,6 +145,11 @@ ALWAYS_INLINE struct factors load_factors(const struct panel_layout *l, const ui
     return f;
 }
 
+ALWAYS_INLINE bool has_offset(enum panel_scale scale)
+{
+    return scale == PANEL_OFFSET || scale == PANEL_LEVELS_MIN;
+}
+
 /* ---- integer ---- */
 
 ALWAYS_INLINE enum dot dot_kind(enum panel_code code)
@@ -187,7 +192,7 @@ ALWAYS_INLINE vf int_add(vf y, vi dot, const struct act_q16 *x, const struct fac
                          int group)
 {
     y = vf_fma(vf_mul(vf_set1(x->scale), f->scale[g]), vf_from_vi(dot), y);
-    if (scale == PANEL_OFFSET || scale == PANEL_LEVELS_MIN)
+    if (has_offset(scale))
         y = vf_fma(f->offset[g], vf_set1(group == 16 ? x->sum16[g] : x->sum32), y);
     return y;
 }
@@ -282,18 +287,31 @@ static void NAME(init_int)(struct matmul_kernels *k)
 
 /* ---- float ---- */
 
-/* Codes as signed bytes; e4m3 bytes as they are. */
-ALWAYS_INLINE void float_codes(enum panel_code code, enum panel_scale scale, const uint8_t *p, vq table, vq bias,
+/* Codes with an offset are counted from the middle of their range, and the
+ * offset likewise: the two sums, of code times input and of inputs, would
+ * otherwise be large and nearly cancel, and leave their rounding behind. */
+ALWAYS_INLINE int float_middle(enum panel_code code, enum panel_scale scale)
+{
+    if (!has_offset(scale) || code > PANEL_S8)
+        return 0;
+    return 1 << (panel_bits(code) - 1);
+}
+
+/* Codes as signed bytes; e4m3 bytes as they are. Stored 8-bit codes with an
+ * offset are less their middle already. */
+ALWAYS_INLINE void float_codes(enum panel_code code, enum panel_scale scale, const uint8_t *p, vq table, int bias,
                                vq c[QUADS])
 {
     unpack(code, p, table, c);
-    if (code <= PANEL_U6 && (scale == PANEL_PLAIN || scale == PANEL_LEVELS_ONLY))
-        for (int i = 0; i < QUADS; i++)
-            c[i] = vq_add(c[i], bias);
+    if (code > PANEL_U6)
+        return;
+    const vq add = vq_set1(has_offset(scale) ? -float_middle(code, scale) : bias);
+    for (int i = 0; i < QUADS; i++)
+        c[i] = vq_add(c[i], add);
 }
 
 /* Input j of a quad as float lanes. */
-ALWAYS_INLINE vf float_value(enum panel_code code, enum panel_scale scale, vq c, int j)
+ALWAYS_INLINE vf float_value(enum panel_code code, vq c, int j)
 {
     vi b = vi_of_vq(c);
     if (j < 3)
@@ -306,10 +324,7 @@ ALWAYS_INLINE vf float_value(enum panel_code code, enum panel_scale scale, vq c,
         vi small = vi_bits(vf_mul(vf_from_vi(rest), vf_set1(0x1p-9f)));
         return vf_bits(vi_or(sign, vi_select_gt(rest, vi_set1(7), normal, small)));
     }
-    vf v = vf_from_vi(b);
-    if (code == PANEL_S8 && scale == PANEL_OFFSET)
-        v = vf_add(v, vf_set1(128));
-    return v;
+    return vf_from_vi(b);
 }
 
 /* One block, `n` tokens (a constant), of which those past `tokens` repeat the
@@ -328,7 +343,7 @@ ALWAYS_INLINE void float_step(vf *y, vq c[PARTS][QUADS], const struct act_f32 *c
             for (int j = 0; j < 4; j++) {
                 vf v[PARTS];
                 for (int p = 0; p < PARTS; p++)
-                    v[p] = float_value(code, scale, c[p][i], j);
+                    v[p] = float_value(code, c[p][i], j);
                 for (int t = 0; t < n; t++) {
                     vf a = vf_set1(x[t]->x[4 * i + j]);
                     for (int p = 0; p < PARTS; p++)
@@ -339,7 +354,7 @@ ALWAYS_INLINE void float_step(vf *y, vq c[PARTS][QUADS], const struct act_f32 *c
             for (int p = 0; p < PARTS; p++) {
                 vf *out = y + t * PARTS + p;
                 *out = vf_fma(f[p].scale[g], acc[t][p], *out);
-                if (scale == PANEL_OFFSET || scale == PANEL_LEVELS_MIN)
+                if (has_offset(scale))
                     *out = vf_fma(f[p].offset[g], vf_set1(groups == 1 ? x[t]->sum32 : x[t]->sum16[g]), *out);
             }
     }
@@ -350,7 +365,7 @@ ALWAYS_INLINE void panel_float_n(const struct panel_layout *l, const uint8_t *p,
 {
     const int64_t units = l->units, header = l->header_bytes, block = l->block_bytes;
     const int blocks = l->unit / PANEL_BLOCK;
-    const vq table = vq_table(l->table), bias = vq_set1(l->bias);
+    const vq table = vq_table(l->table);
     const struct act_f32 *xt[MATMUL_TILE_FLOAT];
     vf acc[MATMUL_TILE_FLOAT * PARTS];
     for (int i = 0; i < n * PARTS; i++)
@@ -364,8 +379,11 @@ ALWAYS_INLINE void panel_float_n(const struct panel_layout *l, const uint8_t *p,
             vq c[PARTS][QUADS];
             struct factors f[PARTS];
             for (int i = 0; i < PARTS; i++) {
-                float_codes(code, scale, p + i * VQ_BYTES, table, bias, c[i]);
+                float_codes(code, scale, p + i * VQ_BYTES, table, l->bias, c[i]);
                 f[i] = load_factors(l, unit, b, i, scale, group);
+                if (float_middle(code, scale))
+                    for (int g = 0; g < (group == 16 ? 2 : 1); g++)
+                        f[i].offset[g] = vf_fma(f[i].scale[g], vf_set1((float)float_middle(code, scale)), f[i].offset[g]);
             }
             float_step(acc, c, xt, f, n, code, scale, group);
             for (int t = 0; t < n; t++)
