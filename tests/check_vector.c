@@ -303,8 +303,8 @@ static void check_attention_kernels(const struct vector_kernels *k, const struct
         void *block = guard((size_t)n * elem);
         ref->store[type](block, kv, n);
         float *s = guard_f32((int64_t)nq * KV_BLOCK), *want = guard_f32((int64_t)nq * KV_BLOCK);
-        k->attn_qk[type](s, q, block, nq, dim);
-        ref->attn_qk[type](want, q, block, nq, dim);
+        k->attn_qk[type](s, q, block, nq, dim, nq % 2 ? block : NULL);
+        ref->attn_qk[type](want, q, block, nq, dim, NULL);
         check(same(s, want, (int64_t)nq * KV_BLOCK), "attn_qk", nq, dim);
 
         /* values: [lo, hi) is real, the rest NaN; the block ends at the page */
@@ -314,8 +314,8 @@ static void check_attention_kernels(const struct vector_kernels *k, const struct
                (size_t)(hi - lo) * (size_t)dim * elem);
         float *acc = guard_random((int64_t)nq * dim, 1), *want_acc = guard_f32((int64_t)nq * dim);
         memcpy(want_acc, acc, (size_t)nq * (size_t)dim * 4);
-        k->attn_pv[type](acc, s, part, nq, lo, hi, dim);
-        ref->attn_pv[type](want_acc, s, part, nq, lo, hi, dim);
+        k->attn_pv[type](acc, s, part, nq, lo, hi, dim, nq % 2 ? part : NULL);
+        ref->attn_pv[type](want_acc, s, part, nq, lo, hi, dim, NULL);
         check(same(acc, want_acc, (int64_t)nq * dim), "attn_pv", nq, dim);
     }
     guard_release();
@@ -449,6 +449,17 @@ static void check_codes(const struct vector_kernels *k, const struct vector_kern
         for (int i = 0; i < n; i++)
             ok &= y[i] == fmaf(codes[i], 0.37f, -1.9f);
         check(ok && same(y, want, n), "kv_affine", bits, n);
+        if (n % KV_RUN == 0) {
+            uint16_t *at = guard(sizeof *at * (size_t)n / KV_RUN);
+            for (int i = 0; i < n / KV_RUN; i++)
+                at[i] = (uint16_t)(n / KV_RUN - 1 - i);
+            k->kv_affine_runs(y, in, bits, at, n / KV_RUN, scale, offset);
+            ref->kv_affine_runs(want, in, bits, at, n / KV_RUN, scale, offset);
+            for (int i = 0; i < n; i++)
+                ok &= y[at[i / KV_RUN] * KV_RUN + i % KV_RUN] ==
+                      fmaf(codes[i], scale[at[i / KV_RUN]], offset[at[i / KV_RUN]]);
+            check(ok && same(y, want, n), "kv_affine_runs", bits, n);
+        }
         k->kv_affine_columns(y, in, bits, n, scale, offset);
         ref->kv_affine_columns(want, in, bits, n, scale, offset);
         for (int i = 0; i < n; i++)

@@ -62,12 +62,14 @@ void cpu_attend_block(const struct attend *x, const struct tile *t, struct area 
  * scales, and what kv_codec_decode and kv_codec_encode take. */
 size_t cpu_codec_floats(const struct kv_codec *c);
 /* One head's keys as [dim][KV_BLOCK] in the frame of the codes (SPLIT: in the
- * plain one), less factors of tokens and the centre. turn: of the block. */
-float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const struct kv_turn *turn,
-                    float *work);
+ * plain one), less factors of tokens and the centre. turn: of the block. ahead:
+ * the head of the next block, brought into the cache meanwhile, or NULL. */
+float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const void *ahead,
+                    const struct kv_turn *turn, float *work);
 /* The signs of its sketch, [dim][KV_BLOCK] of 1 and -1. */
 float *cpu_sketch_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *in, float *work);
 /* One head's values as [KV_BLOCK][dim], likewise. */
-float *cpu_value_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *in, float *work);
+float *cpu_value_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const void *ahead,
+                      float *work);
 
 #endif

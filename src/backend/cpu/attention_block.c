@@ -20,7 +20,8 @@ struct visit {
     const struct tile *t;
     struct area *w;
     const struct attn_block *block;
-    int64_t p0; /* position of the tile's first row */
+    const struct attn_block *next; /* the one that comes after, if it is stored alike; or NULL */
+    int64_t p0;                    /* position of the tile's first row */
     bool kept;
     int64_t ra, rb;
 };
@@ -53,8 +54,9 @@ static void range(const struct visit *v, int64_t r, int *lo, int *hi)
 
 /* Sums of the probabilities in w->s with values v into acc. Tokens that all
  * rows see go through the shared loads, those before and after row by row, so
- * that each row's tokens come in order and none but its own are read. */
-static void add_values(const struct visit *v, enum kv_type type, const void *values, float *acc)
+ * that each row's tokens come in order and none but its own are read. `ahead`:
+ * what will be read next, or NULL. */
+static void add_values(const struct visit *v, enum kv_type type, const void *values, float *acc, const void *ahead)
 {
     const struct attend *x = v->x;
     int n = v->t->heads, dim = x->a->shape.v_dim, shared_lo, shared_hi, lo, hi;
@@ -70,11 +72,11 @@ static void add_values(const struct visit *v, enum kv_type type, const void *val
             else
                 hi = hi < shared_lo ? hi : shared_lo;
             if (lo < hi)
-                x->b->vector.attn_pv[type](acc + r * n * dim, v->w->s + r * n * KV_BLOCK, values, n, lo, hi, dim);
+                x->b->vector.attn_pv[type](acc + r * n * dim, v->w->s + r * n * KV_BLOCK, values, n, lo, hi, dim, NULL);
         }
         if (!after && shared_lo < shared_hi)
             x->b->vector.attn_pv[type](acc + v->ra * n * dim, v->w->s + v->ra * n * KV_BLOCK, values,
-                                       (int)(v->rb - v->ra) * n, shared_lo, shared_hi, dim);
+                                       (int)(v->rb - v->ra) * n, shared_lo, shared_hi, dim, ahead);
     }
 }
 
@@ -103,11 +105,12 @@ static void visit_exact(const struct visit *v)
     const struct kv_shape *s = &v->x->a->shape;
     const char *data = v->block->data;
     size_t elem = kv_elem_bytes(s->type), head = (size_t)v->t->kv_head * KV_BLOCK * elem;
+    const char *values = data + kv_keys_bytes(s) + head * (size_t)s->v_dim;
     int n = v->t->heads;
     v->x->b->vector.attn_qk[s->type](v->w->s + v->ra * n * KV_BLOCK, v->w->q + v->ra * n * s->head_dim,
-                                     data + head * (size_t)s->head_dim, (int)(v->rb - v->ra) * n, s->head_dim);
+                                     data + head * (size_t)s->head_dim, (int)(v->rb - v->ra) * n, s->head_dim, values);
     softmax_rows(v);
-    add_values(v, s->type, data + kv_keys_bytes(s) + head * (size_t)s->v_dim, v->w->acc);
+    add_values(v, s->type, values, v->w->acc, v->next ? (char *)v->next->data + head * (size_t)s->head_dim : NULL);
 }
 
 /* --- encoded blocks ------------------------------------------------------- */
@@ -120,12 +123,18 @@ static const float *turn_queries(const struct visit *v, const float *q, const st
         const float *from = q + i * dim;
         float *to = v->w->turned + i * dim;
         memcpy(to + turn->dims, from + turn->dims, (size_t)(dim - turn->dims) * sizeof *to);
-        for (int j = 0; j < half; j++) {
-            int a = turn->interleaved ? 2 * j : j, b = turn->interleaved ? a + 1 : j + half;
-            float c = turn->start_cos[j], s = turn->start_sin[j];
-            to[a] = from[a] * c + from[b] * s;
-            to[b] = from[b] * c - from[a] * s;
-        }
+        if (turn->interleaved)
+            for (int j = 0; j < half; j++) {
+                float c = turn->start_cos[j], s = turn->start_sin[j];
+                to[2 * j] = from[2 * j] * c + from[2 * j + 1] * s;
+                to[2 * j + 1] = from[2 * j + 1] * c - from[2 * j] * s;
+            }
+        else
+            for (int j = 0; j < half; j++) {
+                float c = turn->start_cos[j], s = turn->start_sin[j];
+                to[j] = from[j] * c + from[j + half] * s;
+                to[j + half] = from[j + half] * c - from[j] * s;
+            }
     }
     return v->w->turned;
 }
@@ -133,6 +142,17 @@ static const float *turn_queries(const struct visit *v, const float *q, const st
 static void load_halves(float *to, const uint8_t *in, int n, const struct vector_kernels *k)
 {
     k->load[KV_F16](to, in, n);
+}
+
+/* The head's part of an encoded block: keys, or values. */
+static const uint8_t *encoded_head(const struct visit *v, const struct attn_block *b, bool values)
+{
+    const struct attn_args *a = v->x->a;
+    size_t keys = (size_t)a->shape.n_heads * a->key->bytes;
+    if (!b)
+        return NULL;
+    return (const uint8_t *)b->data +
+           (values ? keys + (size_t)v->t->kv_head * a->value->bytes : (size_t)v->t->kv_head * a->key->bytes);
 }
 
 /* The inner product with the block's centre, in the frame of the codes. */
@@ -150,14 +170,14 @@ static void scores(const struct visit *v)
     const struct cpu_backend *b = v->x->b;
     const struct vector_kernels *k = &b->vector;
     const struct kv_codec *c = a->key;
-    const uint8_t *in = (const uint8_t *)v->block->data + (size_t)v->t->kv_head * c->bytes;
+    const uint8_t *in = encoded_head(v, v->block, false), *ahead = encoded_head(v, v->next, false);
     struct area *w = v->w;
     int dim = c->dim, n = v->t->heads, nq = (int)(v->rb - v->ra) * n;
     int64_t first = v->ra * n;
     bool rotated = c->rotation.dim && c->f.kind != KVF_SPLIT;
     float factor[KV_BLOCK], *s = w->s + first * KV_BLOCK;
     if (kv_format_is_exact(&c->f) && c->f.kind == kv_type_kind(a->shape.type)) {
-        k->attn_qk[a->shape.type](s, w->q + first * dim, in, nq, dim);
+        k->attn_qk[a->shape.type](s, w->q + first * dim, in, nq, dim, ahead);
         return;
     }
     struct kv_turn turn = {0};
@@ -168,8 +188,8 @@ static void scores(const struct visit *v)
         turn.start_sin = v->block->turn + turn.dims / 2;
         q = turn_queries(v, w->q, &turn);
     }
-    const float *tile = cpu_key_tile(b, c, in, turn.dims ? &turn : NULL, w->codec);
-    k->attn_qk[KV_F32](s, q + first * dim, tile, nq, dim);
+    const float *tile = cpu_key_tile(b, c, in, ahead, turn.dims ? &turn : NULL, w->codec);
+    k->attn_qk[KV_F32](s, q + first * dim, tile, nq, dim, NULL);
     bool has_factor = c->f.kind == KVF_TQ || c->f.kind == KVF_PROD;
     if (has_factor)
         load_halves(factor, in + c->scales, KV_BLOCK, k);
@@ -179,7 +199,7 @@ static void scores(const struct visit *v)
         return;
     float *s2 = w->s2 + first * KV_BLOCK;
     tile = cpu_sketch_tile(b, c, in, w->codec);
-    k->attn_qk[KV_F32](s2, w->sketch + first * dim, tile, nq, dim);
+    k->attn_qk[KV_F32](s2, w->sketch + first * dim, tile, nq, dim, NULL);
     load_halves(factor, in + c->sketch_scales, KV_BLOCK, k);
     k->scale(factor, factor, c->sketch_factor, KV_BLOCK);
     for (int i = 0; i < nq; i++) {
@@ -194,15 +214,14 @@ static void sums(const struct visit *v)
     const struct cpu_backend *b = v->x->b;
     const struct vector_kernels *k = &b->vector;
     const struct kv_codec *c = a->value;
-    const uint8_t *in =
-        (const uint8_t *)v->block->data + (size_t)a->shape.n_heads * a->key->bytes + (size_t)v->t->kv_head * c->bytes;
+    const uint8_t *in = encoded_head(v, v->block, true), *ahead = encoded_head(v, v->next, true);
     struct area *w = v->w;
     int n = v->t->heads;
     if (kv_format_is_exact(&c->f) && c->f.kind == kv_type_kind(a->shape.type)) {
-        add_values(v, a->shape.type, in, w->acc);
+        add_values(v, a->shape.type, in, w->acc, ahead);
         return;
     }
-    const float *tile = cpu_value_tile(b, c, in, w->codec);
+    const float *tile = cpu_value_tile(b, c, in, ahead, w->codec);
     float *acc = w->acc;
     if (c->f.kind == KVF_TQ) {
         float factor[KV_BLOCK];
@@ -214,7 +233,7 @@ static void sums(const struct visit *v)
         w->has_rotated = true;
         acc = w->acc_rotated;
     }
-    add_values(v, KV_F32, tile, acc);
+    add_values(v, KV_F32, tile, acc, NULL);
 }
 
 static void visit_block(struct visit *v)
@@ -241,12 +260,20 @@ static void visit_block(struct visit *v)
     sums(v);
 }
 
-void cpu_attend_block(const struct attend *x, const struct tile *t, struct area *w, int block)
+/* A block as rows of the tile see it. */
+static const struct attn_block *seen_block(const struct tile *t, int block)
 {
     const struct attn_span *s = t->span;
-    struct visit v = {.x = x, .t = t, .w = w, .block = &s->blocks[block], .p0 = s->pos + t->row};
-    if (t->own >= 0 && block == s->own_first + t->own)
-        v.block = &s->own[t->own];
+    return t->own >= 0 && block == s->own_first + t->own ? &s->own[t->own] : &s->blocks[block];
+}
+
+void cpu_attend_block(const struct attend *x, const struct tile *t, struct area *w, int block)
+{
+    struct visit v = {.x = x, .t = t, .w = w, .block = seen_block(t, block), .p0 = t->span->pos + t->row};
+    if (block + 1 < t->to)
+        v.next = seen_block(t, block + 1);
+    if (v.next && v.next->encoded != v.block->encoded)
+        v.next = NULL;
     if (x->a->keep > v.block->start) {
         v.kept = true;
         visit_block(&v);

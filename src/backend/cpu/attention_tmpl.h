@@ -28,17 +28,13 @@ enum { TILE_ROWS = 6 };
 #define TILE_VECTORS(r) ((r) <= 2 ? 8 : 4)
 #endif
 
-/* A tile's first pass takes only part of each row, at a stride that hardware
- * does not foresee well, so it asks for the rows ahead itself. */
-enum { PREFETCH_ROWS = 8 };
-
-TILE_INLINE void ISA(prefetch_row)(enum kv_type type, const void *p, int64_t row, int64_t end, int width)
+/* The lines at `ahead` that lie where the step's own lie in k or v: over a whole
+ * block, everything there. Memory then works while this block is computed. */
+TILE_INLINE void ISA(prefetch)(enum kv_type type, const void *ahead, int64_t element, int width)
 {
-    int64_t bytes = (type == KV_F32 ? 4 : 2) * (int64_t)width;
-    const char *at = (const char *)p + (row + PREFETCH_ROWS) * bytes;
-    if (row + PREFETCH_ROWS >= end)
-        return;
-    for (int64_t i = 0; i < bytes; i += 64)
+    const int64_t size = type == KV_F32 ? 4 : 2;
+    const char *at = (const char *)ahead + element * size;
+    for (int64_t i = 0; i < width * size; i += 64)
         __builtin_prefetch(at + i);
 }
 
@@ -67,7 +63,7 @@ TILE_INLINE vf ISA(kv_load_part)(enum kv_type type, const void *p, int64_t i, in
 }
 
 TILE_INLINE void ISA(qk_tile)(enum kv_type type, int rows, int vectors, float *s, const float *q, const void *k,
-                              int dim)
+                              int dim, const void *ahead)
 {
     for (int t = 0; t < KV_BLOCK; t += vectors * VF_LANES) {
         vf acc[TILE_ROWS][8];
@@ -76,8 +72,8 @@ TILE_INLINE void ISA(qk_tile)(enum kv_type type, int rows, int vectors, float *s
                 acc[r][j] = vf_zero();
         for (int d = 0; d < dim; d++) {
             vf kv[8];
-            if (rows <= 4 && t == 0)
-                ISA(prefetch_row)(type, k, d, dim, KV_BLOCK);
+            if (ahead)
+                ISA(prefetch)(type, ahead, (int64_t)t * dim + d * vectors * VF_LANES, vectors * VF_LANES);
             for (int j = 0; j < vectors; j++)
                 kv[j] = ISA(kv_load)(type, k, (int64_t)d * KV_BLOCK + t + j * VF_LANES);
             for (int r = 0; r < rows; r++) {
@@ -95,7 +91,7 @@ TILE_INLINE void ISA(qk_tile)(enum kv_type type, int rows, int vectors, float *s
 /* Columns j0 up of acc and v, for `vectors` vectors; with part > 0 the one
  * vector's first `part` lanes. */
 TILE_INLINE void ISA(pv_columns)(enum kv_type type, int rows, int vectors, int part, float *acc, const float *p,
-                                 const void *v, int lo, int hi, int dim, int j0)
+                                 const void *v, int lo, int hi, int dim, int j0, const void *ahead)
 {
     vf a[TILE_ROWS][8];
     for (int r = 0; r < rows; r++)
@@ -105,8 +101,8 @@ TILE_INLINE void ISA(pv_columns)(enum kv_type type, int rows, int vectors, int p
         }
     for (int t = lo; t < hi; t++) {
         vf vv[8];
-        if (rows <= 4 && j0 == 0)
-            ISA(prefetch_row)(type, v, t, hi, dim);
+        if (ahead)
+            ISA(prefetch)(type, ahead, (int64_t)j0 * KV_BLOCK + t * vectors * VF_LANES, vectors * VF_LANES);
         for (int j = 0; j < vectors; j++) {
             int64_t at = (int64_t)t * dim + j0 + j * VF_LANES;
             vv[j] = part ? ISA(kv_load_part)(type, v, at, part) : ISA(kv_load)(type, v, at);
@@ -128,20 +124,20 @@ TILE_INLINE void ISA(pv_columns)(enum kv_type type, int rows, int vectors, int p
 }
 
 TILE_INLINE void ISA(pv_tile)(enum kv_type type, int rows, int vectors, float *acc, const float *p, const void *v,
-                              int lo, int hi, int dim)
+                              int lo, int hi, int dim, const void *ahead)
 {
     int j = 0;
     for (; j + vectors * VF_LANES <= dim; j += vectors * VF_LANES)
-        ISA(pv_columns)(type, rows, vectors, 0, acc, p, v, lo, hi, dim, j);
+        ISA(pv_columns)(type, rows, vectors, 0, acc, p, v, lo, hi, dim, j, ahead);
     if (vectors > 2)
         for (; j + 2 * VF_LANES <= dim; j += 2 * VF_LANES)
-            ISA(pv_columns)(type, rows, 2, 0, acc, p, v, lo, hi, dim, j);
+            ISA(pv_columns)(type, rows, 2, 0, acc, p, v, lo, hi, dim, j, ahead);
     if (j + VF_LANES <= dim) {
-        ISA(pv_columns)(type, rows, 1, 0, acc, p, v, lo, hi, dim, j);
+        ISA(pv_columns)(type, rows, 1, 0, acc, p, v, lo, hi, dim, j, ahead);
         j += VF_LANES;
     }
     if (j < dim)
-        ISA(pv_columns)(type, rows, 1, dim - j, acc, p, v, lo, hi, dim, j);
+        ISA(pv_columns)(type, rows, 1, dim - j, acc, p, v, lo, hi, dim, j, ahead);
 }
 
 /* Calls tile(rows) for groups of rows, each a constant to the compiler. */
@@ -169,24 +165,27 @@ TILE_INLINE void ISA(pv_tile)(enum kv_type type, int rows, int vectors, float *a
     }
 
 #define QK_TILE(r)                                                                                                     \
-    (ISA(qk_tile)(type, r, TILE_VECTORS(r), s, q, k, head_dim), s += (r)*KV_BLOCK, q += (int64_t)(r)*head_dim)
+    (ISA(qk_tile)(type, r, TILE_VECTORS(r), s, q, k, head_dim, ahead), s += (r)*KV_BLOCK, q += (int64_t)(r)*head_dim,  \
+     ahead = NULL)
 #define PV_TILE(r)                                                                                                     \
-    (ISA(pv_tile)(type, r, TILE_VECTORS(r), acc, p, v, lo, hi, v_dim), acc += (int64_t)(r)*v_dim, p += (r)*KV_BLOCK)
+    (ISA(pv_tile)(type, r, TILE_VECTORS(r), acc, p, v, lo, hi, v_dim, ahead), acc += (int64_t)(r)*v_dim,               \
+     p += (r)*KV_BLOCK, ahead = NULL)
 
-TILE_INLINE void ISA(attn_qk)(enum kv_type type, float *s, const float *q, const void *k, int nq,
-                              int head_dim){FOR_TILES(nq, QK_TILE)}
+TILE_INLINE void ISA(attn_qk)(enum kv_type type, float *s, const float *q, const void *k, int nq, int head_dim,
+                              const void *ahead){FOR_TILES(nq, QK_TILE)}
 
 TILE_INLINE void ISA(attn_pv)(enum kv_type type, float *acc, const float *p, const void *v, int nq, int lo, int hi,
-                              int v_dim){FOR_TILES(nq, PV_TILE)}
+                              int v_dim, const void *ahead){FOR_TILES(nq, PV_TILE)}
 
 #define ATTN(name, type)                                                                                               \
-    static void ISA(attn_qk_##name)(float *s, const float *q, const void *k, int nq, int head_dim)                     \
+    static void ISA(attn_qk_##name)(float *s, const float *q, const void *k, int nq, int head_dim, const void *ahead)  \
     {                                                                                                                  \
-        ISA(attn_qk)(type, s, q, k, nq, head_dim);                                                                     \
+        ISA(attn_qk)(type, s, q, k, nq, head_dim, ahead);                                                              \
     }                                                                                                                  \
-    static void ISA(attn_pv_##name)(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim)      \
+    static void ISA(attn_pv_##name)(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim,      \
+                                    const void *ahead)                                                                 \
     {                                                                                                                  \
-        ISA(attn_pv)(type, acc, p, v, nq, lo, hi, v_dim);                                                              \
+        ISA(attn_pv)(type, acc, p, v, nq, lo, hi, v_dim, ahead);                                                       \
     }
 
 ATTN(f32, KV_F32) ATTN(f16, KV_F16) ATTN(bf16, KV_BF16)

@@ -40,43 +40,109 @@ static void turn_tile(const struct cpu_backend *b, const struct kv_turn *turn, f
     }
 }
 
-static void chan_keys(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in, float *x, float *work)
+/* What is to be brought into the cache while a tile is decoded, some at each step. */
+struct ahead {
+    const char *at, *end;
+    size_t step;
+};
+
+static struct ahead ahead_in_steps(const void *at, size_t bytes, int steps)
+{
+    if (!at)
+        return (struct ahead){0};
+    return (struct ahead){at, (const char *)at + bytes, (bytes / (size_t)steps + 64) & ~(size_t)63};
+}
+
+static void fetch(struct ahead *f)
+{
+    const char *to = f->at + f->step;
+    for (; f->at < to && f->at < f->end; f->at += 64)
+        __builtin_prefetch(f->at);
+}
+
+enum { STEPS = 16, STEP = KV_BLOCK / STEPS }; /* of a tile; rows in one */
+
+/* Rows of codes one after the other; where each goes, and whose factors it takes: at [n]. */
+static void affine_rows(const struct cpu_backend *b, float *x, const uint8_t *codes, int bits, const uint16_t *at,
+                        int n, const float *scale, const float *offset, struct ahead *f)
+{
+    for (int i = 0; i < n; i += STEP, codes += STEP * bits * KV_RUN / 8) {
+        fetch(f);
+        b->vector.kv_affine_runs(x, codes, bits, at + i, n - i < STEP ? n - i : STEP, scale, offset);
+    }
+}
+
+/* Channels by width, the widest first; n[0 .. 2] of each. */
+static void sort_channels(const struct kv_codec *c, const uint8_t *in, uint16_t *order, int n[3])
+{
+    uint16_t list[3][KV_DIM_MAX];
+    int bytes = (c->dim + 7) / 8;
+    n[0] = n[1] = n[2] = 0;
+    for (int i = 0; i < bytes; i++) {
+        unsigned all = i * 8 + 8 <= c->dim ? 0xff : (1u << (c->dim & 7)) - 1;
+        unsigned wide = c->f.mix ? in[c->sets + i] : 0, narrow = c->f.mix ? in[c->sets + bytes + i] : 0;
+        unsigned set[3] = {wide & all, all & ~(wide ^ narrow), narrow & all};
+        if (wide & narrow & all) /* both: neither */
+            set[0] &= ~narrow, set[2] &= ~wide;
+        for (int k = 0; k < 3; k++)
+            for (; set[k]; set[k] &= set[k] - 1)
+                list[k][n[k]++] = (uint16_t)(i * 8 + __builtin_ctz(set[k]));
+    }
+    for (int k = 0, at = 0; k < 3; at += n[k++])
+        memcpy(order + at, list[k], (size_t)n[k] * sizeof *order);
+}
+
+static void chan_keys(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in, float *x, float *work,
+                      struct ahead *f)
 {
     float *scale = work, *offset = work + c->dim;
     const uint8_t *codes = in + c->codes;
+    uint16_t order[KV_DIM_MAX];
+    int n[3], done = 0;
     halves(b, scale, in + c->scales, c->dim);
     halves(b, offset, in + c->offsets, c->dim);
-    if (!c->f.mix) {
-        for (int d = 0; d < c->dim; d++, codes += c->f.bits * 8)
-            b->vector.kv_affine(x + d * KV_BLOCK, codes, c->f.bits, KV_BLOCK, scale[d], offset[d]);
-        return;
+    sort_channels(c, in, order, n);
+    for (int i = 0; i < 3; i++) {
+        int bits = c->f.bits + 1 - i;
+        affine_rows(b, x, codes, bits, order + done, n[i], scale, offset, f);
+        codes += n[i] * bits * KV_RUN / 8;
+        done += n[i];
     }
-    for (int w = c->f.bits + 1; w >= c->f.bits - 1; w--)
-        for (int d = 0; d < c->dim; d++)
-            if (kv_codec_width(c, in, d) == w) {
-                b->vector.kv_affine(x + d * KV_BLOCK, codes, w, KV_BLOCK, scale[d], offset[d]);
-                codes += w * 8;
-            }
 }
 
-static void affine_keys(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in, float *x)
+/* Rows of levels, `rows` of n codes each, n a multiple of KV_RUN. */
+static void level_rows(const struct cpu_backend *b, const struct kv_codec *c, int bits, const uint8_t *codes, float *x,
+                       int rows, int n, struct ahead *f)
+{
+    for (int i = 0; i < rows; i += STEP) {
+        fetch(f);
+        b->vector.kv_levels(x + i * n, codes + kv_planes_bytes(i * n, bits), bits,
+                            (rows - i < STEP ? rows - i : STEP) * n, c->levels);
+    }
+}
+
+static void affine_keys(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in, float *x,
+                        struct ahead *f)
 {
     float scale[KV_BLOCK], offset[KV_BLOCK];
-    for (int d = 0; d < c->dim; d++) {
-        if (d % c->f.group == 0) {
-            size_t at = (size_t)(d / c->f.group) * KV_BLOCK * 2;
-            halves(b, scale, in + c->scales + at, KV_BLOCK);
-            halves(b, offset, in + c->offsets + at, KV_BLOCK);
+    for (int first = 0; first < c->dim; first += c->f.group) {
+        size_t at = (size_t)(first / c->f.group) * KV_BLOCK * 2;
+        halves(b, scale, in + c->scales + at, KV_BLOCK);
+        halves(b, offset, in + c->offsets + at, KV_BLOCK);
+        for (int d = first; d < first + c->f.group; d++) {
+            if (d % STEP == 0)
+                fetch(f);
+            b->vector.kv_affine_columns(x + d * KV_BLOCK, in + c->codes + d * c->f.bits * 8, c->f.bits, KV_BLOCK, scale,
+                                        offset);
         }
-        b->vector.kv_affine_columns(x + d * KV_BLOCK, in + c->codes + d * c->f.bits * 8, c->f.bits, KV_BLOCK, scale,
-                                    offset);
     }
 }
 
-float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *data, const struct kv_turn *turn,
-                    float *x)
+float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *data, const void *ahead,
+                    const struct kv_turn *turn, float *x)
 {
     const uint8_t *in = data;
+    struct ahead f = ahead_in_steps(ahead, c->bytes, STEPS * c->dim / KV_BLOCK);
     float *work = x + tile_floats(c);
     int bits = c->f.bits - (c->f.kind == KVF_PROD);
     float scale;
@@ -87,17 +153,16 @@ float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const
         break;
     case KVF_AFFINE:
     case KVF_ROT:
-        affine_keys(b, c, in, x);
+        affine_keys(b, c, in, x, &f);
         break;
     case KVF_CHAN:
-        chan_keys(b, c, in, x, work);
+        chan_keys(b, c, in, x, work, &f);
         if (turn)
             turn_tile(b, turn, x);
         break;
     case KVF_TQ:
     case KVF_PROD:
-        for (int d = 0; d < c->dim; d++)
-            b->vector.kv_levels(x + d * KV_BLOCK, in + c->codes + d * bits * 8, bits, KV_BLOCK, c->levels);
+        level_rows(b, c, bits, in + c->codes, x, c->dim, KV_BLOCK, &f);
         break;
     default:
         kv_codec_decode(c, in, turn, work, work + tile_floats(c));
@@ -110,21 +175,29 @@ float *cpu_sketch_tile(const struct cpu_backend *b, const struct kv_codec *c, co
 {
     static const float signs[KV_LEVELS_MAX] = {-1, 1};
     const uint8_t *in = data;
-    for (int d = 0; d < c->dim; d++)
-        b->vector.kv_levels(x + d * KV_BLOCK, in + c->sketch + d * 8, 1, KV_BLOCK, signs);
+    b->vector.kv_levels(x, in + c->sketch, 1, c->dim * KV_BLOCK, signs);
     return x;
 }
 
 static void affine_values(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in, float *x,
-                          float *work)
+                          float *work, struct ahead *f)
 {
     int g = c->f.group, groups = c->dim / g;
     float *scale = work, *offset = scale + KV_BLOCK * groups;
     size_t row = kv_planes_bytes(c->row, c->f.bits), run = kv_planes_bytes(KV_RUN, c->f.bits);
     halves(b, scale, in + c->scales, (int64_t)KV_BLOCK * groups);
     halves(b, offset, in + c->offsets, (int64_t)KV_BLOCK * groups);
+    if (c->dim % KV_RUN == 0 && g == KV_RUN) {
+        uint16_t at[KV_DIM_MAX];
+        for (int i = 0; i < KV_BLOCK * groups; i++)
+            at[i] = (uint16_t)i;
+        affine_rows(b, x, in + c->codes, c->f.bits, at, KV_BLOCK * groups, scale, offset, f);
+        return;
+    }
     for (int t = 0; t < KV_BLOCK; t++) {
         const uint8_t *codes = in + c->codes + (size_t)t * row;
+        if (t % STEP == 0)
+            fetch(f);
         for (int i = 0; i < c->dim; i += KV_RUN, codes += run) {
             int n = c->dim - i < KV_RUN ? c->dim - i : KV_RUN, at = t * groups + i / g;
             float s[KV_RUN], o[KV_RUN];
@@ -143,10 +216,15 @@ static void affine_values(const struct cpu_backend *b, const struct kv_codec *c,
 
 /* Rows of `row` codes become rows of dim floats: where they differ, by way of
  * a row apart. */
-static void rows_of(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in, float *x, float *work)
+static void rows_of(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in, float *x, float *work,
+                    struct ahead *f)
 {
     float *scale = work, *offset = scale + c->row, *row = offset + c->row;
     size_t bytes = kv_planes_bytes(c->row, c->f.bits);
+    if (c->f.kind == KVF_TQ && c->row == c->dim && c->dim % KV_RUN == 0) {
+        level_rows(b, c, c->f.bits, in + c->codes, x, KV_BLOCK, c->dim, f);
+        return;
+    }
     if (c->f.kind == KVF_CHAN) {
         memset(scale, 0, 2 * (size_t)c->row * sizeof *scale);
         halves(b, scale, in + c->scales, c->dim);
@@ -155,6 +233,8 @@ static void rows_of(const struct cpu_backend *b, const struct kv_codec *c, const
     for (int t = 0; t < KV_BLOCK; t++) {
         const uint8_t *codes = in + c->codes + (size_t)t * bytes;
         float *to = c->row == c->dim ? x + t * c->dim : row;
+        if (t % STEP == 0)
+            fetch(f);
         if (c->f.kind == KVF_CHAN)
             b->vector.kv_affine_columns(to, codes, c->f.bits, c->row, scale, offset);
         else
@@ -164,9 +244,11 @@ static void rows_of(const struct cpu_backend *b, const struct kv_codec *c, const
     }
 }
 
-float *cpu_value_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *data, float *x)
+float *cpu_value_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *data, const void *ahead,
+                      float *x)
 {
     const uint8_t *in = data;
+    struct ahead f = ahead_in_steps(ahead, c->bytes, STEPS);
     float *work = x + tile_floats(c);
     float scale;
     switch (c->f.kind) {
@@ -179,11 +261,11 @@ float *cpu_value_tile(const struct cpu_backend *b, const struct kv_codec *c, con
         b->vector.kv_e4m3(x, in + c->codes, KV_BLOCK * c->dim, scale);
         break;
     case KVF_AFFINE:
-        affine_values(b, c, in, x, work);
+        affine_values(b, c, in, x, work, &f);
         break;
     case KVF_CHAN:
     case KVF_TQ:
-        rows_of(b, c, in, x, work);
+        rows_of(b, c, in, x, work, &f);
         break;
     default:
         kv_codec_decode(c, in, NULL, x, work);

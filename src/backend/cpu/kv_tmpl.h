@@ -32,6 +32,25 @@ TILE_INLINE vu ISA(kv_codes)(int bits, const uint8_t *in, int t)
     return c;
 }
 
+#ifdef SIMD_CODE_BYTES
+/* Codes 32 half up of a run, as bytes. */
+TILE_INLINE vc ISA(kv_code_bytes)(int bits, const uint8_t *in, int half)
+{
+    if (bits == 8)
+        return vc_plane(in, 8, half);
+    int low = 0;
+    vc c;
+    for (int b = 4; b; b /= 2) {
+        if (!(bits & b))
+            continue;
+        vc plane = vc_plane(in + low * 8, b, half);
+        c = low ? vc_or_shl(c, plane, low) : plane;
+        low += b;
+    }
+    return c;
+}
+#endif
+
 /* How codes become floats. */
 enum kv_map { KV_MAP_AFFINE, KV_MAP_COLUMNS, KV_MAP_LEVELS };
 
@@ -59,6 +78,22 @@ TILE_INLINE void ISA(kv_row)(enum kv_map map, int bits, float *y, const uint8_t 
     a.table.n = 1 << (bits & 7); /* a constant, which the compiler wants to see */
     for (; i + KV_RUN <= n; i += KV_RUN) {
         const uint8_t *run = in + i / 8 * bits;
+#ifdef SIMD_CODE_BYTES
+        if (map == KV_MAP_LEVELS && bits <= 4) {
+            vf_table_store(y + i, &a.table, ISA(kv_code_bytes)(bits, run, 0));
+            vf_table_store(y + i + 32, &a.table, ISA(kv_code_bytes)(bits, run, 1));
+            continue;
+        }
+        uint8_t codes[KV_RUN];
+        if (bits & (bits - 1)) { /* several planes: put together as bytes */
+            vc_store(codes, ISA(kv_code_bytes)(bits, run, 0));
+            vc_store(codes + 32, ISA(kv_code_bytes)(bits, run, 1));
+#pragma GCC unroll 16
+            for (int t = 0; t < KV_RUN; t += VF_LANES)
+                vf_store(y + i + t, ISA(kv_value)(map, &a, vu_load_u8(codes + t), i + t));
+            continue;
+        }
+#endif
 #pragma GCC unroll 16
         for (int t = 0; t < KV_RUN; t += VF_LANES)
             vf_store(y + i + t, ISA(kv_value)(map, &a, ISA(kv_codes)(bits, run, t), i + t));
@@ -111,6 +146,38 @@ static void ISA(kv_affine)(float *y, const uint8_t *in, int bits, int n, float s
 {
     struct kv_map_args a = {.scale = vf_set1(scale), .offset = vf_set1(offset)};
     KV_BITS(KV_MAP_AFFINE)
+}
+
+static void ISA(kv_affine_runs)(float *y, const uint8_t *in, int bits, const uint16_t *at, int runs, const float *scale,
+                                const float *offset)
+{
+    struct kv_map_args a;
+#define KV_RUNS(b)                                                                                                     \
+    for (int i = 0; i < runs; i++) {                                                                                   \
+        a.scale = vf_set1(scale[at[i]]);                                                                               \
+        a.offset = vf_set1(offset[at[i]]);                                                                             \
+        ISA(kv_row)(KV_MAP_AFFINE, b, y + (size_t)at[i] * KV_RUN, in + (size_t)i * (8 * (b)), KV_RUN, a);              \
+    }                                                                                                                  \
+    break;
+    switch (bits) {
+    case 1:
+        KV_RUNS(1)
+    case 2:
+        KV_RUNS(2)
+    case 3:
+        KV_RUNS(3)
+    case 4:
+        KV_RUNS(4)
+    case 5:
+        KV_RUNS(5)
+    case 6:
+        KV_RUNS(6)
+    case 7:
+        KV_RUNS(7)
+    default:
+        KV_RUNS(8)
+    }
+#undef KV_RUNS
 }
 
 static void ISA(kv_affine_columns)(float *y, const uint8_t *in, int bits, int n, const float *scale,
@@ -171,6 +238,7 @@ static void ISA(kv_scores)(float *s, const float *factor, float add)
 static void ISA(kv_init)(struct vector_kernels *k)
 {
     k->kv_affine = ISA(kv_affine);
+    k->kv_affine_runs = ISA(kv_affine_runs);
     k->kv_affine_columns = ISA(kv_affine_columns);
     k->kv_levels = ISA(kv_levels);
     k->kv_e4m3 = ISA(kv_e4m3);

@@ -383,7 +383,8 @@ ALWAYS_INLINE void panel_float_n(const struct panel_layout *l, const uint8_t *p,
                 f[i] = load_factors(l, unit, b, i, scale, group);
                 if (float_middle(code, scale))
                     for (int g = 0; g < (group == 16 ? 2 : 1); g++)
-                        f[i].offset[g] = vf_fma(f[i].scale[g], vf_set1((float)float_middle(code, scale)), f[i].offset[g]);
+                        f[i].offset[g] =
+                            vf_fma(f[i].scale[g], vf_set1((float)float_middle(code, scale)), f[i].offset[g]);
             }
             float_step(acc, c, xt, f, n, code, scale, group);
             for (int t = 0; t < n; t++)

@@ -375,14 +375,62 @@ static inline vf vf_from_vu(vu a)
 {
     return _mm256_cvtepi32_ps(a);
 }
+/* Code bytes, 32 at a time. */
+#define SIMD_CODE_BYTES 1
+typedef __m256i vc;
+/* Codes 32 half up of a run from a plane of b = 1, 2 or 4 bits (kvformat/kv_planes.h), or of bytes. */
+static inline vc vc_plane(const uint8_t *in, int b, int half)
+{
+    long long low;
+    __m128i two;
+    const int s = 4 * half;
+    switch (b) {
+    case 1:
+        memcpy(&low, in, 8);
+        return _mm256_and_si256(_mm256_srlv_epi64(_mm256_set1_epi64x(low), _mm256_set_epi64x(s + 3, s + 2, s + 1, s)),
+                                _mm256_set1_epi8(1));
+    case 2:
+        two = _mm_loadu_si128((const __m128i *)in);
+        return _mm256_and_si256(
+            _mm256_srlv_epi64(_mm256_broadcastsi128_si256(two), _mm256_set_epi64x(s + 2, s + 2, s, s)),
+            _mm256_set1_epi8(3));
+    case 4:
+        return _mm256_and_si256(_mm256_srli_epi64(_mm256_loadu_si256((const __m256i *)in), s), _mm256_set1_epi8(15));
+    default:
+        return _mm256_loadu_si256((const __m256i *)(in + 32 * half));
+    }
+}
+/* a | b << n; no bit leaves its byte. */
+static inline vc vc_or_shl(vc a, vc b, int n)
+{
+    return _mm256_or_si256(a, _mm256_slli_epi64(b, n));
+}
+static inline void vc_store(uint8_t *p, vc a)
+{
+    _mm256_storeu_si256((__m256i *)p, a);
+}
+
+/* A table of n floats, at most 32, and of the bytes of its first 16. */
 struct vf_table {
     __m256 part[4];
+    __m256i bytes[4];
     int n;
 };
 static inline struct vf_table vf_table_load(const float *x, int n)
 {
+    const __m128i each = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m128i v[4], a, b, c, d;
+    for (int i = 0; i < 4; i++)
+        v[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(x + 4 * i)), each);
+    a = _mm_unpacklo_epi32(v[0], v[1]);
+    b = _mm_unpacklo_epi32(v[2], v[3]);
+    c = _mm_unpackhi_epi32(v[0], v[1]);
+    d = _mm_unpackhi_epi32(v[2], v[3]);
     return (struct vf_table){
-        {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), _mm256_loadu_ps(x + 16), _mm256_loadu_ps(x + 24)}, n};
+        {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8), _mm256_loadu_ps(x + 16), _mm256_loadu_ps(x + 24)},
+        {_mm256_broadcastsi128_si256(_mm_unpacklo_epi64(a, b)), _mm256_broadcastsi128_si256(_mm_unpackhi_epi64(a, b)),
+         _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(c, d)), _mm256_broadcastsi128_si256(_mm_unpackhi_epi64(c, d))},
+        n};
 }
 static inline vf vf_table_get(const struct vf_table *t, vu i)
 {
@@ -395,6 +443,22 @@ static inline vf vf_table_get(const struct vf_table *t, vu i)
         return lo;
     vf hi = _mm256_blendv_ps(_mm256_permutevar8x32_ps(t->part[2], i), _mm256_permutevar8x32_ps(t->part[3], i), bit3);
     return _mm256_blendv_ps(lo, hi, _mm256_castsi256_ps(_mm256_slli_epi32(i, 27)));
+}
+/* 32 codes below 16 to y, each byte of the floats by a lookup of its own. Codes
+ * go to the places from which unpacking, which stays in 128-bit lanes, leaves
+ * the floats in order. */
+static inline void vf_table_store(float *y, const struct vf_table *t, vc codes)
+{
+    __m256i c = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+    __m256i b0 = _mm256_shuffle_epi8(t->bytes[0], c), b1 = _mm256_shuffle_epi8(t->bytes[1], c);
+    __m256i b2 = _mm256_shuffle_epi8(t->bytes[2], c), b3 = _mm256_shuffle_epi8(t->bytes[3], c);
+    __m256i l = _mm256_unpacklo_epi8(b0, b1), h = _mm256_unpacklo_epi8(b2, b3);
+    _mm256_storeu_si256((__m256i *)y, _mm256_unpacklo_epi16(l, h));
+    _mm256_storeu_si256((__m256i *)(y + 8), _mm256_unpackhi_epi16(l, h));
+    l = _mm256_unpackhi_epi8(b0, b1);
+    h = _mm256_unpackhi_epi8(b2, b3);
+    _mm256_storeu_si256((__m256i *)(y + 16), _mm256_unpacklo_epi16(l, h));
+    _mm256_storeu_si256((__m256i *)(y + 24), _mm256_unpackhi_epi16(l, h));
 }
 static inline vf vf_from_e4m3(const uint8_t *p)
 {

@@ -44,12 +44,14 @@ struct vector_kernels {
 
     /* s[r][t] = sum over d of q[r][d] * k[d][t], for r < nq and all KV_BLOCK t;
      * fused multiply-adds in the order of d. s [nq, KV_BLOCK], q [nq, head_dim],
-     * k [head_dim, KV_BLOCK]. Unwritten tokens of k may hold anything. */
-    void (*attn_qk[KV_TYPE_COUNT])(float *s, const float *q, const void *k, int nq, int head_dim);
+     * k [head_dim, KV_BLOCK]. Unwritten tokens of k may hold anything. As much
+     * memory as k has is fetched into the cache from `ahead`, unless that is NULL. */
+    void (*attn_qk[KV_TYPE_COUNT])(float *s, const float *q, const void *k, int nq, int head_dim, const void *ahead);
     /* acc[r][j] += sum over t in [lo, hi) of p[r][t] * v[t][j]; fused, in the
      * order of t. acc [nq, v_dim], p [nq, KV_BLOCK], v [KV_BLOCK, v_dim]. Tokens
-     * outside [lo, hi) are not read. */
-    void (*attn_pv[KV_TYPE_COUNT])(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim);
+     * outside [lo, hi) are not read. `ahead` as above. */
+    void (*attn_pv[KV_TYPE_COUNT])(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim,
+                                   const void *ahead);
     /* One block of one row: s [KV_BLOCK] are dot products and become
      * probabilities exp(logit - m), zero outside [lo, hi). The logit is
      * s * scale, then cap * tanh(logit / cap) unless cap is 0. Brings the state up to date and
@@ -66,6 +68,9 @@ struct vector_kernels {
     /* Rows of codes of a cache block (kvformat/kv_planes.h) to floats: n codes,
      * a multiple of 8, of 1 to 8 bits. */
     void (*kv_affine)(float *y, const uint8_t *in, int bits, int n, float scale, float offset);
+    /* Rows of KV_RUN codes: row i goes to y + at[i] * KV_RUN, by scale[at[i]] and offset[at[i]]. */
+    void (*kv_affine_runs)(float *y, const uint8_t *in, int bits, const uint16_t *at, int runs, const float *scale,
+                           const float *offset);
     /* With a scale and an offset for each column. */
     void (*kv_affine_columns)(float *y, const uint8_t *in, int bits, int n, const float *scale, const float *offset);
     /* y = levels[code], at most 5 bits; levels [KV_LEVELS_MAX], all readable. */

@@ -41,33 +41,42 @@ static void attn_pv(enum kv_type type, float *acc, const float *p, const void *v
         }
 }
 
-static void attn_qk_f32_scalar(float *s, const float *q, const void *k, int nq, int head_dim)
+static void attn_qk_f32_scalar(float *s, const float *q, const void *k, int nq, int head_dim, const void *ahead)
 {
+    (void)ahead;
     attn_qk(KV_F32, s, q, k, nq, head_dim);
 }
 
-static void attn_qk_f16_scalar(float *s, const float *q, const void *k, int nq, int head_dim)
+static void attn_qk_f16_scalar(float *s, const float *q, const void *k, int nq, int head_dim, const void *ahead)
 {
+    (void)ahead;
     attn_qk(KV_F16, s, q, k, nq, head_dim);
 }
 
-static void attn_qk_bf16_scalar(float *s, const float *q, const void *k, int nq, int head_dim)
+static void attn_qk_bf16_scalar(float *s, const float *q, const void *k, int nq, int head_dim, const void *ahead)
 {
+    (void)ahead;
     attn_qk(KV_BF16, s, q, k, nq, head_dim);
 }
 
-static void attn_pv_f32_scalar(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim)
+static void attn_pv_f32_scalar(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim,
+                               const void *ahead)
 {
+    (void)ahead;
     attn_pv(KV_F32, acc, p, v, nq, lo, hi, v_dim);
 }
 
-static void attn_pv_f16_scalar(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim)
+static void attn_pv_f16_scalar(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim,
+                               const void *ahead)
 {
+    (void)ahead;
     attn_pv(KV_F16, acc, p, v, nq, lo, hi, v_dim);
 }
 
-static void attn_pv_bf16_scalar(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim)
+static void attn_pv_bf16_scalar(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim,
+                                const void *ahead)
 {
+    (void)ahead;
     attn_pv(KV_BF16, acc, p, v, nq, lo, hi, v_dim);
 }
 
@@ -136,6 +145,14 @@ static void kv_affine_scalar(float *y, const uint8_t *in, int bits, int n, float
     }
 }
 
+static void kv_affine_runs_scalar(float *y, const uint8_t *in, int bits, const uint16_t *at, int runs,
+                                  const float *scale, const float *offset)
+{
+    for (int i = 0; i < runs; i++)
+        kv_affine_scalar(y + (size_t)at[i] * KV_RUN, in + (size_t)i * kv_planes_bytes(KV_RUN, bits), bits, KV_RUN,
+                         scale[at[i]], offset[at[i]]);
+}
+
 static void kv_affine_columns_scalar(float *y, const uint8_t *in, int bits, int n, const float *scale,
                                      const float *offset)
 {
@@ -183,6 +200,7 @@ static void kv_scores_scalar(float *s, const float *factor, float add)
 void attention_init_scalar(struct vector_kernels *k)
 {
     k->kv_affine = kv_affine_scalar;
+    k->kv_affine_runs = kv_affine_runs_scalar;
     k->kv_affine_columns = kv_affine_columns_scalar;
     k->kv_levels = kv_levels_scalar;
     k->kv_e4m3 = kv_e4m3_scalar;
