@@ -28,7 +28,7 @@
 
 enum {
     CHUNK = 16,                /* blocks per partial result: part of the numerics */
-    TILE_QUERIES = 24,         /* query vectors that share a pass over the blocks */
+    TILE_QUERIES = 48,         /* query vectors that share a pass over the blocks */
     WORKER_FLOATS = 64 * 1024, /* bounds what a query takes */
     MAX_TASKS = 4096,
     PART_FLOATS = 2 * 1024 * 1024,

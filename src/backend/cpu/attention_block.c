@@ -119,22 +119,13 @@ static void visit_exact(const struct visit *v)
 static const float *turn_queries(const struct visit *v, const float *q, const struct kv_turn *turn)
 {
     int dim = v->x->a->shape.head_dim, half = turn->dims / 2, n = v->t->heads;
+    float back[KV_DIM_MAX / 2];
+    for (int j = 0; j < half; j++)
+        back[j] = -turn->start_sin[j];
     for (int64_t i = v->ra * n; i < v->rb * n; i++) {
-        const float *from = q + i * dim;
         float *to = v->w->turned + i * dim;
-        memcpy(to + turn->dims, from + turn->dims, (size_t)(dim - turn->dims) * sizeof *to);
-        if (turn->interleaved)
-            for (int j = 0; j < half; j++) {
-                float c = turn->start_cos[j], s = turn->start_sin[j];
-                to[2 * j] = from[2 * j] * c + from[2 * j + 1] * s;
-                to[2 * j + 1] = from[2 * j + 1] * c - from[2 * j] * s;
-            }
-        else
-            for (int j = 0; j < half; j++) {
-                float c = turn->start_cos[j], s = turn->start_sin[j];
-                to[j] = from[j] * c + from[j + half] * s;
-                to[j + half] = from[j + half] * c - from[j] * s;
-            }
+        v->x->b->vector.rope[turn->interleaved](to, q + i * dim, turn->start_cos, back, turn->dims);
+        memcpy(to + turn->dims, q + i * dim + turn->dims, (size_t)(dim - turn->dims) * sizeof *to);
     }
     return v->w->turned;
 }
