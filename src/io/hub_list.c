@@ -105,21 +105,6 @@ static enum tlm_status read_api(struct hub_listing *l, const cJSON *root, const 
     return TLM_OK;
 }
 
-enum tlm_status hub_listing_from_api(struct hub_listing *l, const char *json, size_t len, const char *where,
-                                     struct tlm_error *e)
-{
-    cJSON *root = NULL;
-    enum tlm_status s = json_parse(json, len, where, &root, e);
-    if (s != TLM_OK)
-        return s;
-    s = cJSON_IsObject(root) ? read_api(l, root, where, e)
-                             : err_set(e, TLM_EFORMAT, "found %s, expected an object", json_type_name(root));
-    if (s == TLM_EFORMAT)
-        err_prefix(e, "%s", where);
-    cJSON_Delete(root);
-    return s;
-}
-
 static enum tlm_status read_tree(struct hub_listing *l, const cJSON *root, const char *where, struct tlm_error *e)
 {
     int64_t version = 0;
@@ -142,16 +127,33 @@ static enum tlm_status read_tree(struct hub_listing *l, const cJSON *root, const
     return TLM_OK;
 }
 
-enum tlm_status hub_listing_from_tree(struct hub_listing *l, const char *json, size_t len, const char *where,
-                                      struct tlm_error *e)
+typedef enum tlm_status read_fn(struct hub_listing *l, const cJSON *root, const char *where, struct tlm_error *e);
+
+static enum tlm_status from_json(struct hub_listing *l, const char *json, size_t len, const char *where, read_fn *read,
+                                 struct tlm_error *e)
 {
     cJSON *root = NULL;
     enum tlm_status s = json_parse(json, len, where, &root, e);
     if (s != TLM_OK)
         return s;
-    s = cJSON_IsObject(root) ? read_tree(l, root, where, e) : err_set(e, TLM_EFORMAT, "%s: not an object", where);
+    s = cJSON_IsObject(root) ? read(l, root, where, e)
+                             : err_set(e, TLM_EFORMAT, "found %s, expected an object", json_type_name(root));
+    if (s == TLM_EFORMAT)
+        err_prefix(e, "%s", where);
     cJSON_Delete(root);
     return s;
+}
+
+enum tlm_status hub_listing_from_api(struct hub_listing *l, const char *json, size_t len, const char *where,
+                                     struct tlm_error *e)
+{
+    return from_json(l, json, len, where, read_api, e);
+}
+
+enum tlm_status hub_listing_from_tree(struct hub_listing *l, const char *json, size_t len, const char *where,
+                                      struct tlm_error *e)
+{
+    return from_json(l, json, len, where, read_tree, e);
 }
 
 /* size as text: cJSON would print a double. */

@@ -306,7 +306,7 @@ FITTING = {
     "items": [""],
     "striptags": [""],
 }
-TESTS = [
+PLAIN_TESTS = (
     "defined",
     "undefined",
     "none",
@@ -328,6 +328,9 @@ TESTS = [
     "escaped",
     "filter",
     "test",
+)
+TESTS = [
+    *PLAIN_TESTS,
     "divisibleby 2",
     "divisibleby(I)",
     "sameas none",

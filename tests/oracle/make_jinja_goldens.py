@@ -18,6 +18,8 @@ import subprocess
 import sys
 import warnings
 
+from jinja_programs import PLAIN_TESTS
+
 warnings.simplefilter("ignore")
 logging.disable(logging.WARNING)
 
@@ -106,29 +108,6 @@ OPTIONS_7 = (
     repr("x"),
     repr("n") + ", " + repr("gt") + ", 1",
     repr("x.y") + ", " + repr("defined"),
-)
-OPTIONS_8 = (
-    "defined",
-    "undefined",
-    "none",
-    "boolean",
-    "true",
-    "false",
-    "integer",
-    "float",
-    "number",
-    "string",
-    "mapping",
-    "iterable",
-    "sequence",
-    "callable",
-    "odd",
-    "even",
-    "lower",
-    "upper",
-    "escaped",
-    "filter",
-    "test",
 )
 OPTIONS_9 = (
     "divisibleby 2",
@@ -354,7 +333,7 @@ class Maker:
             lambda: f"({self.string(depth - 1)} in {self.string(depth - 1)})",
             lambda: f"(not {a()})",
             lambda: f"({a()} {p('and', 'or')} {a()})",
-            lambda: (f"({a()} is" f" {p('', 'not ')}{p(*OPTIONS_8)})"),
+            lambda: (f"({a()} is" f" {p('', 'not ')}{p(*PLAIN_TESTS)})"),
             lambda: (f"({a()} is" f" {p(*OPTIONS_9)})"),
             lambda: f"({self.integer(depth - 1)} < {self.integer(depth - 1)} <= {self.integer(depth - 1)})",
             lambda: (f"{self.string(depth - 1)}.{p(*OPTIONS_10)}()"),
