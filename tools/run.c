@@ -15,7 +15,7 @@ const struct cli_option run_options[RUN_N] = {
                      "threads to compute with, by default one for each physical core"},
     [RUN_DEVICE] = {"--device", NULL, CLI_TEXT, CLI_EXTRA, "cpu", NULL, NULL, NULL, "where to compute"},
     [RUN_PRECISION] = {"--precision", NULL, CLI_CHOICE, CLI_EXTRA, NULL, NULL, NULL, precisions,
-                       "exact: float32 activations; fast: 8-bit activations for quantised weights, by "
+                       "exact: float32 activations; fast: 16-bit activations for quantised weights, by "
                        "default fast where its results are close enough, else exact"},
     [RUN_PREFILL_STEP_SIZE] = {"--prefill-step-size", NULL, CLI_INT, CLI_EXTRA, "2048", "1", "1048576", NULL,
                                "tokens of the prompt that are computed at a time"},
