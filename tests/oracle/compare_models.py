@@ -5,7 +5,8 @@
 DIR holds the GGUF files and bf16 directories of scripts/get-models --hf. For MLX modes
 mlx_lm.convert makes the directory from the bf16 one (on the CPU), its weights are
 dequantised by mlx, and transformers runs on those; mlx-lm itself, cast to float32, is
-compared too with --mlx, with rope_theta beside rope_parameters, which it does not read. Where
+compared too with --mlx, with rope_theta beside rope_parameters, which it does not read, and
+without rounding Gemma's factor of embeddings to bfloat16, which it does in any type. Where
 the two are too far apart, both are also measured against transformers in float64. Needs
 torch, transformers, mlx, mlx-lm. Prints a row per model and mode; exit status 1 when one is
 off by more than 2e-3, or a greedy continuation differs where the two best logits are further
@@ -94,10 +95,26 @@ def mlx_dequantised(directory):
     return out
 
 
+class WithoutBfloat16:
+    """mlx.core, except that arrays asked for in bfloat16 are in float32."""
+
+    def __init__(self, mx):
+        self.mx = mx
+
+    def __getattr__(self, name):
+        return getattr(self.mx, name)
+
+    def array(self, x, dtype=None):
+        return self.mx.array(x, self.mx.float32 if dtype == self.mx.bfloat16 else dtype)
+
+
 def mlx_logits(directory, ids):
     import mlx.core as mx
     from mlx.utils import tree_map
+    from mlx_lm.models import gemma3_text
     from mlx_lm.utils import load_model
+
+    gemma3_text.mx = WithoutBfloat16(mx)
     from pathlib import Path
 
     model, _ = load_model(Path(directory))
