@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "kvcache/kv.h"
+#include "kvcache/prompt_file.h"
 
 enum { SEQS = 4, LAYERS = 3, HEADS = 4, KV_HEADS = 2, DIM = 8, MAX_TOKENS = 700, PROGRAMS = 12, STEPS = 25 };
 
@@ -129,7 +130,7 @@ static void one_pass(struct ctx *c, struct kv_cache *kv, struct plain *p)
     }
 }
 
-static struct kv_cache *new_cache(struct backend *be, size_t limit)
+static struct kv_cache *new_cache(struct backend *be, size_t limit, size_t state_bytes)
 {
     static const struct kv_format f32 = {.kind = KVF_F32};
     struct tlm_error e = {0};
@@ -137,7 +138,7 @@ static struct kv_cache *new_cache(struct backend *be, size_t limit)
     struct kv_cache *kv;
     for (int l = 0; l < LAYERS; l++)
         layers[l] = (struct kv_layer_config){windows[l], {KV_F32, KV_HEADS, DIM, DIM}, f32, f32};
-    struct kv_config config = {.layers = layers, .n_layers = LAYERS, .limit_bytes = limit};
+    struct kv_config config = {.layers = layers, .n_layers = LAYERS, .limit_bytes = limit, .state_bytes = state_bytes};
     assert_int_equal(kv_cache_new(&config, be, &kv, &e), TLM_OK);
     return kv;
 }
@@ -150,7 +151,7 @@ static void test_random_programs(void **state)
     struct ctx c;
     assert_int_equal(backend_cpu_new(2, true, &be, &e), TLM_OK);
     assert_int_equal(ctx_init(&c, be, &e), TLM_OK);
-    struct kv_cache *kv = new_cache(be, 0);
+    struct kv_cache *kv = new_cache(be, 0, 0);
     struct plain *p = mem_new_array(SEQS, sizeof *p);
     assert_non_null(p);
     size_t bytes = 0;
@@ -178,7 +179,7 @@ static void test_limit(void **state)
 {
     (void)state;
     struct tlm_error e = {0};
-    struct kv_cache *kv = new_cache(NULL, (size_t)30 << 20);
+    struct kv_cache *kv = new_cache(NULL, (size_t)30 << 20, 0);
     struct kv_seq *s;
     assert_int_equal(kv_seq_new(kv, &s, &e), TLM_OK);
     assert_int_equal(kv_seq_assume(s, 1000, &e), TLM_OK);
@@ -190,8 +191,126 @@ static void test_limit(void **state)
     kv_cache_free(kv);
 }
 
+/* Takes n tokens with a state that counts them and no attention. */
+static void count_tokens(struct ctx *c, struct kv_cache *kv, struct kv_seq *s, const int32_t *ids, int n, bool commit)
+{
+    const struct kv_span span = {s, 0, n};
+    ctx_begin(c);
+    struct kv_pass *p = kv_pass_begin(c, kv, ids, &span, 1);
+    assert_non_null(p);
+    *(int64_t *)kv_pass_state(p, 0) = *(const int64_t *)kv_seq_state(s) + n;
+    if (commit)
+        kv_pass_commit(p);
+    else
+        kv_pass_abort(p);
+}
+
+static int64_t counted(const struct kv_seq *s)
+{
+    return *(const int64_t *)kv_seq_state(s);
+}
+
+/* States alone, and states within a limit. */
+static void test_states(void **state)
+{
+    (void)state;
+    enum { BYTES = 3 << 20, LIMIT = 6 * BYTES }; /* two states are one allocation */
+    struct tlm_error e = {0};
+    struct backend *be;
+    struct ctx c;
+    struct kv_cache *kv;
+    struct kv_seq *s, *other;
+    const struct kv_config config = {.state_bytes = BYTES, .limit_bytes = LIMIT};
+    const int32_t ids[] = {1, 2, 3, 4, 5, 6};
+    assert_int_equal(backend_cpu_new(1, true, &be, &e), TLM_OK);
+    assert_int_equal(ctx_init(&c, be, &e), TLM_OK);
+    assert_int_equal(kv_cache_new(&config, be, &kv, &e), TLM_OK);
+    assert_int_equal(kv_cache_used(kv), BYTES);
+    assert_int_equal(kv_seq_new(kv, &s, &e), TLM_OK);
+    assert_int_equal(counted(s), 0);
+    for (int i = 0; i < 4; i++) {
+        count_tokens(&c, kv, s, &ids[i], 1, false);
+        count_tokens(&c, kv, s, &ids[i], 1, true);
+        assert_int_equal(counted(s), i + 1);
+        if (i == 1)
+            assert_int_equal(kv_seq_checkpoint(s, &e), TLM_OK);
+    }
+    assert_int_equal(kv_cache_used(kv), 3 * BYTES); /* zeros, the checkpoint, its own */
+    assert_int_equal(kv_seq_reach(s, 4), 4);
+    assert_int_equal(kv_seq_reach(s, 3), 2);
+    assert_int_equal(kv_seq_reach(s, 1), 0);
+    assert_false(kv_seq_trim(s, 3));
+    assert_int_equal(kv_seq_fork(s, 3, &other, &e), TLM_OK);
+    assert_null(other);
+    assert_int_equal(kv_seq_fork(s, 2, &other, &e), TLM_OK);
+    assert_int_equal(counted(other), 2);
+    kv_seq_free(other);
+    assert_int_equal(prompt_file_save(s, NULL, NULL, "never-written", &e), TLM_EUNSUPPORTED);
+    assert_non_null(strstr(e.message, "recurrent"));
+    e = (struct tlm_error){0};
+    assert_int_equal(kv_index_add(s, &e), TLM_OK);
+    kv_seq_free(s);
+    assert_int_equal(kv_index_match(kv, ids, 1, true, &s, &e), TLM_OK);
+    assert_int_equal(kv_seq_length(s), 0);
+    kv_seq_free(s);
+    assert_int_equal(kv_index_match(kv, ids, 6, true, &s, &e), TLM_OK);
+    assert_int_equal(kv_seq_length(s), 2);
+    assert_int_equal(counted(s), 2);
+    for (int i = 2; i < 5; i++) { /* three more checkpoints are beside the index's */
+        count_tokens(&c, kv, s, &ids[i], 1, true);
+        assert_int_equal(kv_seq_checkpoint(s, &e), TLM_OK);
+    }
+    assert_int_equal(kv_cache_bytes(kv), LIMIT);
+    count_tokens(&c, kv, s, &ids[5], 1, true);
+    const struct kv_span span = {s, 0, 1};
+    ctx_begin(&c);
+    assert_null(kv_pass_begin(&c, kv, ids, &span, 1));
+    assert_int_equal(c.err.status, TLM_ELIMIT);
+    assert_int_equal(counted(s), 6);
+    assert_true(kv_seq_trim(s, 3)); /* gives two back */
+    count_tokens(&c, kv, s, &(int32_t){9}, 1, true);
+    assert_int_equal(counted(s), 4);
+    kv_seq_free(s);
+    kv_cache_free(kv);
+    ctx_deinit(&c);
+    be->ops->free(be);
+}
+
+/* Two prefixes end at the same checkpoint; the one that is seen first has lost
+ * the window's blocks before it. */
+static void test_states_and_windows(void **state)
+{
+    (void)state;
+    struct tlm_error e = {0};
+    struct backend *be;
+    struct ctx c;
+    struct kv_seq *s;
+    int32_t ids[1000] = {0};
+    assert_int_equal(backend_cpu_new(1, true, &be, &e), TLM_OK);
+    assert_int_equal(ctx_init(&c, be, &e), TLM_OK);
+    struct kv_cache *kv = new_cache(be, 0, sizeof(int64_t));
+    for (int n = 20; n <= 900; n += 880) {
+        ids[100] = n;
+        assert_int_equal(kv_seq_new(kv, &s, &e), TLM_OK);
+        count_tokens(&c, kv, s, ids, 100, true);
+        assert_int_equal(kv_seq_checkpoint(s, &e), TLM_OK);
+        count_tokens(&c, kv, s, ids + 100, n, true);
+        assert_int_equal(kv_seq_reach(s, 110), n == 20 ? 100 : 0);
+        assert_int_equal(kv_index_add(s, &e), TLM_OK);
+        kv_seq_free(s);
+    }
+    assert_int_equal(kv_index_match(kv, ids, 1000, true, &s, &e), TLM_OK);
+    assert_int_equal(kv_seq_length(s), 100);
+    assert_int_equal(counted(s), 100);
+    kv_seq_free(s);
+    kv_cache_free(kv);
+    ctx_deinit(&c);
+    be->ops->free(be);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_programs), cmocka_unit_test(test_limit)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_programs), cmocka_unit_test(test_limit),
+                                       cmocka_unit_test(test_states), cmocka_unit_test(test_states_and_windows)};
     return cmocka_run_group_tests_name("kv", tests, NULL, NULL);
 }

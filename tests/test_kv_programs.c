@@ -7,7 +7,12 @@
  * in double over plain arrays, which hold for every position what the row sees:
  * the value rounded to the open type in exact blocks and in the row's own, else
  * what kv_codec_decode says of the encoded block. What the index hands out is
- * looked up by block number and checked against the tokens asked for. */
+ * looked up by block number and checked against the tokens asked for.
+ *
+ * The recurrent state of a sequence is here a hash of its tokens, which a pass
+ * goes on with from the state that the cache gives it and spreads over all the
+ * bytes of the next one. So whatever the cache hands out can be told from the
+ * tokens alone. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,6 +55,15 @@ struct mseq {
     int64_t length;
     struct mentry e[ENTRIES];
     int32_t tokens[MAX_TOKENS];
+    bool checkpoint[MAX_TOKENS + 1];
+};
+
+/* A checkpoint that was left in the index. */
+struct kept {
+    struct kept *next;
+    int64_t length;
+    bool whole; /* the way there cuts no encoded block */
+    int32_t tokens[MAX_TOKENS];
 };
 
 /* Blocks by number, as last committed. */
@@ -77,9 +91,12 @@ struct program {
     int rare; /* one token in so many is not the usual one; 0: none */
     struct mblock *blocks;
     struct by_number numbers[LAYERS][2];
-    const char *what; /* the step in hand, and of which program */
+    struct kept *kept;
+    bool partly_added; /* the index may also hold what is not in `kept` */
+    const char *what;  /* the step in hand, and of which program */
     int number;
     long rows, encoded_rows, matched, found, failures, limits; /* figures that show what ran */
+    long restored, exact_matches;
 };
 
 static uint64_t rng_state;
@@ -210,6 +227,8 @@ static int64_t first_seen(const struct kv_group *g, int64_t n)
 
 static bool model_reaches(const struct program *p, const struct mseq *s, int64_t n)
 {
+    if (p->config.state_bytes && n && n != s->length && !s->checkpoint[n])
+        return false;
     for (int g = 0; g < n_groups(p); g++)
         for (int i = 0; i < s->n && s->e[i].start < n; i++)
             if (!s->e[i].block[g] && (s->e[i].start + s->e[i].count > first_seen(&p->kv->groups[g], n) ||
@@ -234,7 +253,121 @@ static void model_trim(struct mseq *s, int64_t n)
         s->n--;
     if (s->n && s->e[s->n - 1].start + s->e[s->n - 1].count > n)
         s->e[s->n - 1].count = (int)(n - s->e[s->n - 1].start);
+    memset(s->checkpoint + n + 1, 0, (size_t)(MAX_TOKENS - n) * sizeof *s->checkpoint);
     s->length = n;
+}
+
+/* --- states --------------------------------------------------------------- */
+
+static uint64_t hash_on(uint64_t h, const int32_t *ids, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        h = (h ^ (uint64_t)(ids[i] + 7)) * 0x100000001b3u + 0x9e3779b9u;
+    return h;
+}
+
+/* The bytes of a state: the hash, then words that all depend on it; zeros for 0. */
+static void spread(uint64_t h, size_t bytes, unsigned char *out)
+{
+    for (size_t i = 0; i < bytes; i++)
+        out[i] = (unsigned char)((h * (i / 8 * 2 + 1)) >> i % 8 * 8);
+}
+
+static void check_state(const struct program *p, const void *state, const int32_t *tokens, int64_t n)
+{
+    static unsigned char want[1 << 20];
+    assert_true(p->config.state_bytes <= sizeof want);
+    assert_true(state && (uintptr_t)state % 64 == 0);
+    spread(hash_on(0, tokens, n), p->config.state_bytes, want);
+    if (memcmp(state, want, p->config.state_bytes) != 0)
+        fail_msg("program %d, %s: not the state after %d tokens", p->number, p->what, (int)n);
+}
+
+/* The sequence's own state and its checkpoints must be the model's. */
+static void check_states(const struct program *p, const struct mseq *s)
+{
+    const struct kv_checkpoints *c = &s->seq->checkpoints;
+    int64_t n = 0;
+    if (!p->config.state_bytes) {
+        assert_null(kv_seq_state(s->seq));
+        return;
+    }
+    check_state(p, kv_seq_state(s->seq), s->tokens, s->length);
+    for (int i = 0; i < c->n; i++) {
+        assert_true(c->at[i].position > n && c->at[i].position <= s->length);
+        n = c->at[i].position;
+        assert_true(s->checkpoint[n]);
+        check_state(p, kv_pool_memory(&p->kv->states, c->at[i].state), s->tokens, n);
+    }
+    for (int64_t i = n = 0; i <= s->length; i++)
+        n += s->checkpoint[i];
+    assert_int_equal(c->n, n);
+}
+
+static void write_states(const struct program *p, struct kv_pass *pass, const struct kv_span *spans, int n,
+                         const int32_t *ids)
+{
+    for (int i = 0; i < n && p->config.state_bytes; i++) {
+        uint64_t h;
+        memcpy(&h, kv_seq_state(spans[i].seq), sizeof h);
+        spread(hash_on(h, ids + spans[i].row, spans[i].rows), p->config.state_bytes, kv_pass_state(pass, i));
+    }
+}
+
+static void forget_kept(struct program *p)
+{
+    for (struct kept *k = p->kept, *next; k; k = next) {
+        next = k->next;
+        mem_free(k);
+    }
+    p->kept = NULL;
+    p->partly_added = false;
+}
+
+/* Remembers what the index has been given. */
+static void keep_checkpoints(struct program *p, const struct mseq *s)
+{
+    bool whole = true;
+    for (int i = 0; i < s->n; i++) {
+        const struct mentry *e = &s->e[i];
+        for (int64_t n = e->start + 1; n <= e->start + e->count; n++) {
+            if (!s->checkpoint[n])
+                continue;
+            struct kept *k = mem_new(sizeof *k);
+            assert_non_null(k);
+            *k = (struct kept){.next = p->kept, .length = n};
+            k->whole = whole && (!p->kv->encoded || !e->sealed || n == e->start + KV_BLOCK);
+            memcpy(k->tokens, s->tokens, (size_t)n * sizeof *k->tokens);
+            p->kept = k;
+        }
+        whole = whole && (!p->kv->encoded || !e->sealed || e->count == KV_BLOCK);
+    }
+}
+
+static int64_t longest_kept(const struct program *p, const int32_t *ids, int64_t most, bool whole)
+{
+    int64_t best = 0;
+    for (const struct kept *k = p->kept; k; k = k->next)
+        if (k->length <= most && k->length > best && (k->whole || !whole) &&
+            memcmp(k->tokens, ids, (size_t)k->length * sizeof *ids) == 0)
+            best = k->length;
+    return best;
+}
+
+/* What the index gave must be the longest prefix that ends at a checkpoint. */
+static void check_longest(struct program *p, int64_t length, const int32_t *ids, int64_t most, bool whole)
+{
+    bool loses = p->config.limit_bytes || p->config.keep_bytes;
+    for (int g = 0; g < n_groups(p); g++)
+        loses = loses || p->kv->groups[g].window;
+    if (!p->config.state_bytes)
+        return;
+    if (!p->partly_added)
+        assert_true(length <= longest_kept(p, ids, most, false));
+    if (!loses)
+        assert_true(length >= longest_kept(p, ids, most, whole));
+    p->restored += length > 0;
+    p->exact_matches += length > 0 && !loses;
 }
 
 /* A sequence's structure must be the model's; block numbers are learned. */
@@ -246,6 +379,7 @@ static void check_sequence(struct program *p, const struct mseq *s)
     assert_true(q->known);
     if (s->length)
         assert_memory_equal(q->tokens, s->tokens, (size_t)s->length * sizeof *s->tokens);
+    check_states(p, s);
     for (int i = 0; i < s->n; i++) {
         assert_int_equal(q->entries[i].start, s->e[i].start);
         assert_int_equal(q->entries[i].count, s->e[i].count);
@@ -294,6 +428,12 @@ static void adopt(struct program *p, struct mseq *s, const int32_t *ids)
             assert_memory_equal(b->block[id]->tokens, ids + en->start, (size_t)en->count * sizeof *ids);
         }
     }
+    memset(s->checkpoint, 0, sizeof s->checkpoint);
+    for (int i = 0; i < s->seq->checkpoints.n; i++) {
+        assert_true(s->seq->checkpoints.at[i].position <= s->length);
+        s->checkpoint[s->seq->checkpoints.at[i].position] = true;
+    }
+    assert_true(!p->config.state_bytes || s->length == 0 || s->checkpoint[s->length]);
     assert_true(model_reaches(p, s, s->length));
     model_release(p, s);
 }
@@ -558,6 +698,8 @@ static void one_pass(struct program *p, long fail)
         ok = attend_layer(p, pass, l, spans, n, rows, next);
     mem_fail_at(0, 0);
     p->failures += pass && !ok;
+    if (pass)
+        write_states(p, pass, spans, n, ids);
     if (pass && commit && ok)
         kv_pass_commit(pass);
     else if (pass)
@@ -583,6 +725,18 @@ static void drop_seq(struct program *p, int i)
         p->s[i] = p->s[p->n_seqs];
 }
 
+/* What reach says must be the model's; with states often used, since few
+ * lengths can be reached at all. */
+static int64_t near_reach(struct program *p, const struct mseq *s, int64_t n)
+{
+    int64_t reach = kv_seq_reach(s->seq, n), want = n;
+    while (!model_reaches(p, s, want))
+        want--;
+    assert_int_equal(reach, want);
+    assert_int_equal(kv_seq_reach(s->seq, s->length + 5), s->length);
+    return p->config.state_bytes && rnd(4) ? reach : n;
+}
+
 static void fork_seq(struct program *p, long fail)
 {
     struct tlm_error e = {0};
@@ -591,6 +745,7 @@ static void fork_seq(struct program *p, long fail)
     const struct mseq *from = &p->s[rnd((uint32_t)p->n_seqs)];
     struct mseq *to = &p->s[p->n_seqs];
     int64_t n = rnd(3) ? (int64_t)rnd((uint32_t)from->length + 1) : from->length;
+    n = near_reach(p, from, n);
     bool reaches = model_reaches(p, from, n);
     p->what = "fork";
     mem_fail_at(fail, 0);
@@ -620,9 +775,9 @@ static void trim_seq(struct program *p)
     struct mseq *s = &p->s[rnd((uint32_t)p->n_seqs)];
     int64_t back = rnd(2) ? (int64_t)rnd((uint32_t)s->length + 1) : (int64_t)rnd(20), n = s->length - back;
     p->what = "trim";
-    if (n < 0)
-        n = 0;
+    n = near_reach(p, s, n < 0 ? 0 : n);
     bool want = model_reaches(p, s, n);
+    p->restored += want && p->config.state_bytes && n > 0 && n < s->length;
     assert_int_equal(kv_seq_trim(s->seq, n), want);
     assert_false(kv_seq_trim(s->seq, s->length + 1));
     if (want)
@@ -635,7 +790,8 @@ static void check_found(struct program *p, const struct mseq *s)
 {
     static struct mseq found;
     struct tlm_error e = {0};
-    bool bound = p->config.limit_bytes || p->config.keep_bytes || (p->kv->encoded && p->config.start);
+    bool bound =
+        p->config.state_bytes || p->config.limit_bytes || p->config.keep_bytes || (p->kv->encoded && p->config.start);
     for (int i = 0; i < s->n; i++)
         bound = bound || s->e[i].start != (int64_t)i * KV_BLOCK;
     for (int g = 0; g < n_groups(p); g++)
@@ -664,6 +820,9 @@ static void add_to_index(struct program *p, long fail)
     assert_true(st == TLM_OK || (fail && st == TLM_ENOMEM));
     p->failures += st != TLM_OK;
     check_sequence(p, &p->s[i]);
+    p->partly_added = p->partly_added || st != TLM_OK;
+    if (st == TLM_OK && p->config.state_bytes && !(p->kv->encoded && p->config.start))
+        keep_checkpoints(p, &p->s[i]);
     if (st == TLM_OK)
         check_found(p, &p->s[i]);
     if (rnd(2))
@@ -686,6 +845,12 @@ static void match_seq(struct program *p, long fail)
         memcpy(ids, like->tokens, (size_t)n * sizeof *ids);
         if (n && rnd(2))
             ids[rnd((uint32_t)n)] ^= 1;
+    } else if (p->kept && rnd(4)) { /* what the index holds, and what comes by chance */
+        const struct kept *k = p->kept;
+        for (int i = (int)rnd(8); i > 0 && k->next; i--)
+            k = k->next;
+        memcpy(ids, k->tokens, (size_t)k->length * sizeof *ids);
+        n = (int)k->length > n ? (int)k->length : n;
     }
     bool whole = rnd(2);
     p->what = "match";
@@ -698,10 +863,13 @@ static void match_seq(struct program *p, long fail)
         return;
     }
     assert_true(kv_seq_length(to->seq) <= n);
+    check_longest(p, kv_seq_length(to->seq), ids, n, whole);
     adopt(p, to, ids);
     for (int i = 0; whole && i < to->n; i++) /* nothing was cut by this match */
         assert_true(!p->kv->encoded || !to->e[i].sealed || to->e[i].count == KV_BLOCK || i + 1 < to->n ||
                     to->length <= n);
+    for (int i = 0; whole && p->config.state_bytes && i < to->n; i++) /* nor by an earlier rewind */
+        assert_true(!p->kv->encoded || !to->e[i].sealed || to->e[i].count == KV_BLOCK);
     p->matched += to->length > 0;
     p->n_seqs++;
     check_sequence(p, to);
@@ -715,12 +883,36 @@ static void new_seq(struct program *p)
     struct mseq *s = &p->s[p->n_seqs++];
     s->n = 0;
     s->length = 0;
+    memset(s->checkpoint, 0, sizeof s->checkpoint);
     assert_int_equal(kv_seq_new(p->kv, &s->seq, &e), TLM_OK);
+}
+
+static void checkpoint_seq(struct program *p, long fail)
+{
+    struct tlm_error e = {0};
+    struct mseq *s = &p->s[rnd((uint32_t)p->n_seqs)];
+    p->what = "checkpoint";
+    mem_fail_at(fail, 0);
+    enum tlm_status st = kv_seq_checkpoint(s->seq, &e);
+    mem_fail_at(0, 0);
+    assert_true(st == TLM_OK || (fail && st == TLM_ENOMEM));
+    p->failures += st != TLM_OK;
+    if (st == TLM_OK && s->length)
+        s->checkpoint[s->length] = true;
+    check_sequence(p, s);
 }
 
 static void step(struct program *p)
 {
     long fail = rnd(8) ? 0 : 1 + (long)rnd(6);
+    if (p->config.state_bytes && rnd(3))
+        checkpoint_seq(p, fail);
+    if (p->config.state_bytes && rnd(3) == 0)
+        add_to_index(p, fail);
+    if (p->config.state_bytes && rnd(3) == 0)
+        match_seq(p, fail);
+    if (!p->n_seqs)
+        new_seq(p);
     switch (rnd(16)) {
     case 0:
         new_seq(p);
@@ -744,8 +936,10 @@ static void step(struct program *p)
     case 9:
         if (p->n_seqs && rnd(3) == 0)
             drop_seq(p, (int)rnd((uint32_t)p->n_seqs));
-        else if (rnd(6) == 0)
+        else if (rnd(6) == 0) {
             kv_index_clear(p->kv);
+            forget_kept(p);
+        }
         break;
     default:
         one_pass(p, fail);
@@ -780,7 +974,7 @@ static void pick_codec(const char *const *names, int n, int dim, bool key, struc
     } while (kv_codec_init(c, f, dim, key, &e) != TLM_OK);
 }
 
-static void configure(struct program *p, bool limited)
+static void configure(struct program *p, bool limited, bool states)
 {
     static const int dims[] = {24, 32, 64, 64};
     static const int64_t windows[] = {0, 0, 0, 70, 5, 1, 64, 200}, sinks[] = {0, 0, 64, 128, 70};
@@ -827,6 +1021,14 @@ static void configure(struct program *p, bool limited)
         if (rnd(3) == 0)
             p->rope.factor = 1.25f;
     }
+    static const size_t state_bytes[] = {8, 64, 1000, 4160};
+    if (states)
+        p->config.state_bytes = limited ? 300000 : state_bytes[rnd(4)];
+    if (states && rnd(2)) { /* nothing but states decides how far a match goes */
+        for (int l = 0; l < LAYERS; l++)
+            p->layers[l].window = 0;
+        p->config.start = p->config.max_tokens = 0;
+    }
     for (int h = 0; h < MAX_HEADS; h++)
         p->sinks[h] = rnd_float();
     p->opts = (struct kv_opts){.scale = 1 / sqrtf((float)p->dim), .softcap = rnd(4) ? 0 : 5};
@@ -834,15 +1036,15 @@ static void configure(struct program *p, bool limited)
     p->opts.rope = p->has_rope ? &p->rope : NULL;
 }
 
-static void check_free(const struct kv_pool *p)
+static void check_free(const struct kv_pool *p, int used)
 {
-    assert_int_equal(p->n_free, p->n_slabs * p->slab_blocks);
+    assert_int_equal(p->n_free, p->n_slabs * p->slab_blocks - used);
 }
 
-static void run_program(struct program *p, int steps, bool limited)
+static void run_program(struct program *p, int steps, bool limited, bool states)
 {
     struct tlm_error e = {0};
-    configure(p, limited);
+    configure(p, limited, states);
     assert_int_equal(kv_cache_new(&p->config, p->be, &p->kv, &e), TLM_OK);
     for (int i = 0; i < 1 + (int)rnd(3); i++)
         new_seq(p);
@@ -852,11 +1054,13 @@ static void run_program(struct program *p, int steps, bool limited)
     while (p->n_seqs)
         drop_seq(p, 0);
     kv_index_clear(p->kv);
+    forget_kept(p);
     for (int g = 0; g < p->kv->n_groups; g++) {
-        check_free(&p->kv->groups[g].open);
+        check_free(&p->kv->groups[g].open, 0);
         if (p->kv->groups[g].encoded)
-            check_free(&p->kv->groups[g].sealed);
+            check_free(&p->kv->groups[g].sealed, 0);
     }
+    check_free(&p->kv->states, states); /* the empty sequence's */
     if (p->config.limit_bytes)
         assert_true(kv_cache_bytes(p->kv) <= p->config.limit_bytes);
     kv_cache_free(p->kv);
@@ -880,7 +1084,7 @@ static void run_program(struct program *p, int steps, bool limited)
     p->has_rope = false;
 }
 
-static void run_programs(int first, int n, int steps, bool limited, struct program *figures)
+static void run_programs(int first, int n, int steps, bool limited, bool states, struct program *figures)
 {
     struct tlm_error e = {0};
     struct program p = {0};
@@ -895,7 +1099,7 @@ static void run_programs(int first, int n, int steps, bool limited, struct progr
         for (int k = 0; k < 5; k++)
             rnd(2);
         p.number = i;
-        run_program(&p, steps, limited);
+        run_program(&p, steps, limited, states);
     }
     *figures = p;
     mem_free(p.s);
@@ -915,7 +1119,7 @@ static void test_programs(void **state)
 {
     (void)state;
     struct program f;
-    run_programs(0, 200 * times(), 30, false, &f);
+    run_programs(0, 200 * times(), 30, false, false, &f);
     print_message("# rows %ld, positions seen encoded %ld, prefixes matched %ld, found again %ld, failures %ld\n",
                   f.rows, f.encoded_rows, f.matched, f.found, f.failures);
     assert_true(f.rows > 10000 && f.encoded_rows > 100000 && f.matched > 100 && f.found > 50 && f.failures > 50);
@@ -925,13 +1129,34 @@ static void test_limited_programs(void **state)
 {
     (void)state;
     struct program f;
-    run_programs(1000000, 10 * times(), 100, true, &f);
+    run_programs(1000000, 10 * times(), 100, true, false, &f);
     print_message("# rows %ld, limits met %ld\n", f.rows, f.limits);
     assert_true(f.rows > 1000 && f.encoded_rows > 10000 && f.limits > 0);
 }
 
+static void test_state_programs(void **state)
+{
+    (void)state;
+    struct program f;
+    run_programs(2000000, 60 * times(), 60, false, true, &f);
+    print_message("# rows %ld, states gone back to %ld, longest prefixes %ld, failures %ld\n", f.rows, f.restored,
+                  f.exact_matches, f.failures);
+    assert_true(f.rows > 5000 && f.restored > 200 && f.exact_matches > 50 && f.failures > 50);
+}
+
+static void test_limited_state_programs(void **state)
+{
+    (void)state;
+    struct program f;
+    run_programs(3000000, 6 * times(), 100, true, true, &f);
+    print_message("# rows %ld, states gone back to %ld, limits met %ld\n", f.rows, f.restored, f.limits);
+    assert_true(f.rows > 500 && f.restored > 20 && f.limits > 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs), cmocka_unit_test(test_limited_programs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs), cmocka_unit_test(test_limited_programs),
+                                       cmocka_unit_test(test_state_programs),
+                                       cmocka_unit_test(test_limited_state_programs)};
     return cmocka_run_group_tests_name("kv_programs", tests, NULL, NULL);
 }

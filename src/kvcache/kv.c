@@ -101,6 +101,8 @@ static enum tlm_status build(struct kv_cache *kv, const struct kv_config *c, str
         kv_pool_init(&kv->groups[g].sealed, sealed[g], &kv->bytes, c->limit_bytes);
         kv->encoded = kv->encoded || kv->groups[g].encoded;
     }
+    if (s == TLM_OK)
+        s = kv_state_init(kv, c, e);
     mem_free(open);
     return s;
 }
@@ -142,6 +144,7 @@ void kv_cache_free(struct kv_cache *kv)
         kv_pool_deinit(&kv->groups[i].open);
         kv_pool_deinit(&kv->groups[i].sealed);
     }
+    kv_pool_deinit(&kv->states);
     for (int i = 0; i < kv->n_codecs; i++)
         kv_codec_deinit(&kv->codecs[i]);
     for (int i = 0; i < kv->n_turns; i++) {
@@ -162,7 +165,7 @@ size_t kv_cache_bytes(const struct kv_cache *kv)
 
 size_t kv_cache_used(const struct kv_cache *kv)
 {
-    size_t n = 0;
+    size_t n = kv_pool_used(&kv->states);
     for (int i = 0; i < kv->n_groups; i++)
         n += kv_pool_used(&kv->groups[i].open) + kv_pool_used(&kv->groups[i].sealed);
     return n;
@@ -191,7 +194,7 @@ void kv_cache_figures(const struct kv_cache *kv, struct kv_figures *out)
 
 size_t kv_cache_needs(const struct kv_cache *kv, int64_t n)
 {
-    size_t bytes = 0;
+    size_t bytes = 2 * kv->states.block_bytes; /* a pass has the one before and the one after */
     for (int i = 0; i < kv->n_groups; i++) {
         const struct kv_group *g = &kv->groups[i];
         int64_t seen = g->window && g->window < n ? g->window + g->keep + KV_BLOCK : n;

@@ -19,6 +19,12 @@
  * start; the index gives blocks back, the least recently used first, when
  * memory runs short.
  *
+ * Recurrent layers (state space models, linear attention) have no row per
+ * token but one state, which every token overwrites, so it cannot be cut back.
+ * The cache keeps it as opaque bytes, one state for all recurrent layers of a
+ * sequence, and earlier ones, checkpoints, where somebody will want to go back
+ * to: rewinds, forks and prefixes end at those.
+ *
  * The engine's thread owns it all; nothing here locks. */
 #ifndef KVCACHE_KV_H
 #define KVCACHE_KV_H
@@ -35,12 +41,13 @@ struct kv_layer_config {
 struct kv_config {
     const struct kv_layer_config *layers;
     int n_layers;
-    size_t limit_bytes; /* of all blocks together; 0: no bound */
+    size_t limit_bytes; /* of all blocks and states together; 0: no bound */
     size_t keep_bytes;  /* beyond it prefixes are dropped before memory grows; 0: no bound */
     int64_t sink;       /* blocks that begin below this position stay exact */
     int64_t start;      /* sequences shorter than this keep every block exact */
     int64_t max_tokens; /* rows see the first `kept` and the last max_tokens - kept; 0: all */
     int64_t kept;
+    size_t state_bytes; /* of a sequence's recurrent layers; 0: there are none */
 };
 
 struct kv_cache;
@@ -48,8 +55,8 @@ struct kv_seq;
 
 enum tlm_status kv_cache_new(const struct kv_config *c, struct backend *be, struct kv_cache **out, struct tlm_error *e);
 void kv_cache_free(struct kv_cache *kv);          /* every sequence must be gone */
-size_t kv_cache_bytes(const struct kv_cache *kv); /* allocated for blocks */
-size_t kv_cache_used(const struct kv_cache *kv);  /* of the blocks that are in use */
+size_t kv_cache_bytes(const struct kv_cache *kv); /* allocated for blocks and states */
+size_t kv_cache_used(const struct kv_cache *kv);  /* of those that are in use */
 
 struct kv_figures {
     size_t token_bytes; /* per token of context, all layers, in sealed blocks (exact ones where nothing is encoded) */
@@ -58,27 +65,42 @@ struct kv_figures {
     double key_bits, value_bits;
 };
 void kv_cache_figures(const struct kv_cache *kv, struct kv_figures *out);
-/* Blocks in use for a sequence of n tokens, bytes: sink and open block included. */
+/* Blocks in use for a sequence of n tokens, bytes: sink, open block and a pass's
+ * states included, checkpoints not. */
 size_t kv_cache_needs(const struct kv_cache *kv, int64_t n);
 
 enum tlm_status kv_seq_new(struct kv_cache *kv, struct kv_seq **out, struct tlm_error *e);
 void kv_seq_free(struct kv_seq *s);
 int64_t kv_seq_length(const struct kv_seq *s);
-/* Takes n tokens as read, with zeros for their keys and values. */
+/* Takes n tokens as read, with zeros for their keys and values; its state stays. */
 enum tlm_status kv_seq_assume(struct kv_seq *s, int64_t n, struct tlm_error *e);
 /* Rewinds to its first n tokens. False, and nothing changed, when a window has
- * given back what the next row would see. */
+ * given back what the next row would see, or when recurrent layers have no
+ * state there: n is neither 0, nor the length, nor a checkpoint. */
 bool kv_seq_trim(struct kv_seq *s, int64_t n);
-/* A new sequence that shares the first n tokens of s; NULL in *out when a
- * window does not reach back that far. */
+/* The greatest length of at most n >= 0 that trim can reach. */
+int64_t kv_seq_reach(const struct kv_seq *s, int64_t n);
+/* A new sequence that shares the first n tokens of s and the checkpoints among
+ * them; NULL in *out where trim would be false. */
 enum tlm_status kv_seq_fork(const struct kv_seq *s, int64_t n, struct kv_seq **out, struct tlm_error *e);
 
-/* Leaves the sequence's blocks in the prefix index; s stays as it is. Does
- * nothing when not all its tokens are known. */
+/* State of the recurrent layers after the last committed row, 64-byte aligned;
+ * zeros for an empty sequence. Valid until the next call that changes s. NULL
+ * without recurrent layers. */
+const void *kv_seq_state(const struct kv_seq *s);
+/* Keeps the state of the current length. It stays valid for that position
+ * until the sequence is rewound below it or freed. Nothing is copied: a state
+ * is never written twice. Does nothing without recurrent layers. */
+enum tlm_status kv_seq_checkpoint(struct kv_seq *s, struct tlm_error *e);
+
+/* Leaves the sequence's blocks and checkpoints in the prefix index; s stays as
+ * it is. Does nothing when not all its tokens are known. With recurrent layers
+ * nothing is left behind the last checkpoint: no match could end there. */
 enum tlm_status kv_index_add(struct kv_seq *s, struct tlm_error *e);
 /* A new sequence with the longest indexed prefix of ids, at most `most` tokens.
  * whole: nothing is cut out of an encoded block, so that a row computed next
- * is what it would be without the index. */
+ * is what it would be without the index. With recurrent layers it ends at a
+ * checkpoint; whole: at one where an encoded block ends or in an exact block. */
 enum tlm_status kv_index_match(struct kv_cache *kv, const int32_t *ids, int64_t most, bool whole, struct kv_seq **out,
                                struct tlm_error *e);
 /* Forgets every prefix. */
@@ -106,6 +128,12 @@ struct kv_pass *kv_pass_begin(struct ctx *c, struct kv_cache *kv, const int32_t 
                               int n_spans);
 void kv_pass_commit(struct kv_pass *p);
 void kv_pass_abort(struct kv_pass *p);
+
+/* Where the pass writes the state after the rows of spans[span], all of it: the
+ * memory is not initialised. The state before them stays kv_seq_state's, so a
+ * layer reads its part there and writes it here, and abort leaves the sequence
+ * as it was. NULL without recurrent layers. */
+void *kv_pass_state(struct kv_pass *p, int span);
 
 struct kv_opts {
     float scale;             /* on q.k */

@@ -22,6 +22,7 @@ struct own {
 struct pass_span {
     struct own *own; /* of the entries from first_own up */
     int n_own, first_own;
+    int32_t state; /* that becomes the sequence's; KV_NONE: no recurrent layers, or no room yet */
 };
 
 struct kv_pass {
@@ -124,6 +125,11 @@ static enum tlm_status plan_span(struct ctx *c, struct pass_span *p, const struc
             return st;
         memcpy(s->tokens + s->length, ids + span->row, (size_t)span->rows * sizeof *ids);
     }
+    if (kv_has_states(s->cache)) {
+        enum tlm_status st = kv_block_get(s->cache, &s->cache->states, &p->state, &c->err);
+        if (st != TLM_OK)
+            return st;
+    }
     int late = late_entries(s);
     p->own = ctx_step_alloc(c, (size_t)(span->rows / KV_BLOCK + 2 + late), sizeof *p->own);
     if (!p->own)
@@ -211,7 +217,7 @@ struct kv_pass *kv_pass_begin(struct ctx *c, struct kv_cache *kv, const int32_t 
         return NULL;
     *p = (struct kv_pass){.kv = kv, .spans = spans, .n_spans = n_spans, .plans = plans};
     for (int i = 0; i < n_spans; i++) {
-        plans[i] = (struct pass_span){0};
+        plans[i] = (struct pass_span){.state = KV_NONE};
         p->n_planned = i + 1;
         if (plan_span(c, &plans[i], &spans[i], ids) != TLM_OK)
             goto fail;
@@ -261,6 +267,10 @@ void kv_pass_commit(struct kv_pass *p)
         for (int k = 0; k < p->plans[i].n_own; k++)
             commit_own(s, p->plans[i].first_own + k, &p->plans[i].own[k]);
         s->length += p->spans[i].rows;
+        if (p->plans[i].state != KV_NONE) {
+            kv_pool_put(&p->kv->states, s->state);
+            s->state = p->plans[i].state;
+        }
         kv_seq_release_windows(s);
     }
 }
@@ -272,8 +282,15 @@ void kv_pass_abort(struct kv_pass *p)
             for (int g = 0; g < p->kv->n_groups; g++)
                 if (p->plans[i].own[k].sealed[g] != KV_NONE)
                     kv_pool_put(&p->kv->groups[g].sealed, p->plans[i].own[k].sealed[g]);
+        if (p->plans[i].state != KV_NONE)
+            kv_pool_put(&p->kv->states, p->plans[i].state);
         kv_seq_shrink(p->spans[i].seq);
     }
+}
+
+void *kv_pass_state(struct kv_pass *p, int span)
+{
+    return p->plans[span].state == KV_NONE ? NULL : kv_pool_memory(&p->kv->states, p->plans[span].state);
 }
 
 /* --- attention ------------------------------------------------------------ */

@@ -32,6 +32,17 @@ enum { KV_ROPES = 8 }; /* distinct rotary tables of one model */
 
 struct kv_node;
 
+/* States to which a sequence or a prefix can go back, by rising position. */
+struct kv_checkpoint {
+    int64_t position; /* tokens before it */
+    int32_t state;    /* block of kv_cache.states */
+};
+
+struct kv_checkpoints {
+    struct kv_checkpoint *at;
+    int n, cap;
+};
+
 struct kv_cache {
     struct backend *be;
     struct kv_layer *layers;
@@ -43,6 +54,8 @@ struct kv_cache {
     bool encoded; /* some group is */
     int64_t sink, start;
     size_t bytes, keep_bytes;
+    struct kv_pool states; /* of recurrent layers; blocks of 0 bytes: there are none */
+    int32_t zero_state;    /* an empty sequence's */
     struct kv_turns turns[KV_ROPES];
     int n_turns;
     struct kv_node *index; /* the root, or NULL */
@@ -68,6 +81,8 @@ struct kv_seq {
     int32_t *tokens; /* [length] when known */
     int64_t cap_tokens;
     bool known;
+    int32_t state; /* after `length` tokens; unused without recurrent layers */
+    struct kv_checkpoints checkpoints;
 };
 
 static inline struct kv_pool *kv_entry_pool(const struct kv_cache *kv, int group, bool sealed)
@@ -79,6 +94,11 @@ static inline struct kv_pool *kv_entry_pool(const struct kv_cache *kv, int group
 static inline int32_t *kv_entry_ids(const struct kv_seq *s, int entry)
 {
     return s->ids + (size_t)entry * (size_t)s->cache->n_groups;
+}
+
+static inline bool kv_has_states(const struct kv_cache *kv)
+{
+    return kv->states.block_bytes != 0;
 }
 
 /* A block of a pool; drops prefixes where the cache would grow too large. */
@@ -94,8 +114,30 @@ enum tlm_status kv_seq_own_last(struct kv_seq *s, struct tlm_error *e);
 void kv_seq_shrink(struct kv_seq *s);
 /* Gives back blocks that no later row of a window group can see. */
 void kv_seq_release_windows(struct kv_seq *s);
-/* Do the window groups still have what a row at position n sees? */
+/* The first position that a row at n sees in a window group; at least the one
+ * before n, because its block may still be filling. */
+int64_t kv_first_seen(const struct kv_group *g, int64_t n);
+/* Can the sequence be gone on from position n: do the window groups still have
+ * what a row there sees, and is its state there? */
 bool kv_seq_reaches(const struct kv_seq *s, int64_t n);
+
+/* The pool of states and the empty sequence's, for a config that has any. */
+enum tlm_status kv_state_init(struct kv_cache *kv, const struct kv_config *c, struct tlm_error *e);
+/* The state after n tokens, KV_NONE when there is no checkpoint. */
+int32_t kv_state_at(const struct kv_seq *s, int64_t n);
+/* Takes a reference to a state in place of the one that s has. */
+void kv_state_set(struct kv_seq *s, int32_t state);
+
+enum tlm_status kv_checkpoints_reserve(struct kv_checkpoints *c, int more, struct tlm_error *e);
+/* How many have a position below n. */
+int kv_checkpoints_below(const struct kv_checkpoints *c, int64_t n);
+/* Gives back all but the first `keep`. */
+void kv_checkpoints_cut(struct kv_cache *kv, struct kv_checkpoints *c, int keep);
+void kv_checkpoints_deinit(struct kv_cache *kv, struct kv_checkpoints *c);
+/* Shares those of `from` with after < position <= end, where `to` has none. On
+ * failure `to` is as it was. */
+enum tlm_status kv_checkpoints_share(struct kv_cache *kv, struct kv_checkpoints *to, const struct kv_checkpoints *from,
+                                     int64_t after, int64_t end, struct tlm_error *e);
 
 /* Gives back least recently used prefixes until p has a free block or none is left. */
 void kv_index_evict(struct kv_cache *kv, const struct kv_pool *p);

@@ -12,6 +12,9 @@ enum tlm_status kv_seq_new(struct kv_cache *kv, struct kv_seq **out, struct tlm_
         return err_nomem(e, sizeof *s);
     s->cache = kv;
     s->known = true;
+    s->state = kv->zero_state;
+    if (kv_has_states(kv))
+        kv_pool_share(&kv->states, s->state);
     s->live = mem_new_array((size_t)kv->n_groups, sizeof *s->live);
     if (!s->live) {
         kv_seq_free(s);
@@ -42,6 +45,9 @@ void kv_seq_free(struct kv_seq *s)
         return;
     while (s->n)
         drop_last(s);
+    kv_checkpoints_deinit(s->cache, &s->checkpoints);
+    if (kv_has_states(s->cache))
+        kv_pool_put(&s->cache->states, s->state);
     mem_free(s->entries);
     mem_free(s->ids);
     mem_free(s->live);
@@ -123,9 +129,7 @@ void kv_seq_shrink(struct kv_seq *s)
         drop_last(s);
 }
 
-/* The first position that a row at n sees in a window group; at least the one
- * before n, because its block may still be filling. */
-static int64_t first_seen(const struct kv_group *g, int64_t n)
+int64_t kv_first_seen(const struct kv_group *g, int64_t n)
 {
     int64_t window = g->window == 1 ? 2 : g->window;
     return window && n >= window ? n - window + 1 : 0;
@@ -135,7 +139,7 @@ void kv_seq_release_windows(struct kv_seq *s)
 {
     for (int g = 0; g < s->cache->n_groups; g++) {
         const struct kv_group *group = &s->cache->groups[g];
-        int64_t seen = first_seen(group, s->length);
+        int64_t seen = kv_first_seen(group, s->length);
         while (s->live[g] < s->n && s->entries[s->live[g]].start + s->entries[s->live[g]].count <= seen) {
             if (s->entries[s->live[g]].start >= group->keep)
                 put_block(s, s->live[g], g);
@@ -146,9 +150,11 @@ void kv_seq_release_windows(struct kv_seq *s)
 
 bool kv_seq_reaches(const struct kv_seq *s, int64_t n)
 {
+    if (kv_has_states(s->cache) && kv_state_at(s, n) == KV_NONE)
+        return false;
     for (int g = 0; g < s->cache->n_groups; g++) {
         const struct kv_group *group = &s->cache->groups[g];
-        int64_t seen = first_seen(group, n);
+        int64_t seen = kv_first_seen(group, n);
         for (int i = 0; i < s->n && s->entries[i].start < n; i++) {
             const struct kv_entry *en = &s->entries[i];
             bool needed = en->start + en->count > seen || en->start < group->keep;
@@ -159,12 +165,38 @@ bool kv_seq_reaches(const struct kv_seq *s, int64_t n)
     return true;
 }
 
+/* The next lower length that may be reached when n > 0 is not. What a window
+ * has given back is nearer to its edge for lower positions in the same entry. */
+static int64_t next_lower(const struct kv_seq *s, int64_t n)
+{
+    int i = s->n - 1;
+    if (kv_has_states(s->cache)) {
+        i = kv_checkpoints_below(&s->checkpoints, n);
+        return i ? s->checkpoints.at[i - 1].position : 0;
+    }
+    while (s->entries[i].start >= n)
+        i--;
+    return s->entries[i].start;
+}
+
+int64_t kv_seq_reach(const struct kv_seq *s, int64_t n)
+{
+    n = n < s->length ? n : s->length;
+    while (n > 0 && !kv_seq_reaches(s, n))
+        n = next_lower(s, n);
+    return n;
+}
+
 bool kv_seq_trim(struct kv_seq *s, int64_t n)
 {
     if (n >= s->length)
         return n == s->length;
     if (n < 0 || !kv_seq_reaches(s, n))
         return false;
+    if (kv_has_states(s->cache)) {
+        kv_state_set(s, kv_state_at(s, n));
+        kv_checkpoints_cut(s->cache, &s->checkpoints, kv_checkpoints_below(&s->checkpoints, n + 1));
+    }
     while (s->n && s->entries[s->n - 1].start >= n)
         drop_last(s);
     if (s->n)
@@ -191,6 +223,10 @@ enum tlm_status kv_seq_fork(const struct kv_seq *from, int64_t n, struct kv_seq 
     s->known = from->known;
     if (s->known)
         st = kv_seq_reserve_tokens(s, n, e);
+    if (st == TLM_OK && kv_has_states(s->cache)) {
+        kv_state_set(s, kv_state_at(from, n));
+        st = kv_checkpoints_share(s->cache, &s->checkpoints, &from->checkpoints, 0, n, e);
+    }
     for (int i = 0; i < from->n && from->entries[i].start < n && st == TLM_OK; i++) {
         const struct kv_entry *en = &from->entries[i];
         st = kv_seq_add_entry(s, en->start, e);

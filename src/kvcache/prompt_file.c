@@ -423,6 +423,9 @@ enum tlm_status prompt_file_load(const struct prompt_file *f, struct kv_cache *k
     struct loading l = {.f = f, .r = r, .e = e};
     size_t floats = 0;
     *out = NULL;
+    if (kv_has_states(kv))
+        return err_set(e, TLM_EUNSUPPORTED, "%s: the model has recurrent layers, whose state such files do not hold",
+                       f->st->path);
     for (int i = 0; i < kv->n_codecs; i++) {
         size_t n = kv_codec_work(&kv->codecs[i]);
         floats = n > floats ? n : floats;
@@ -633,6 +636,9 @@ enum tlm_status prompt_file_save(const struct kv_seq *s, const struct prompt_rot
     if (!s->known || s->length == 0 || s->length > PROMPT_LENGTH_MAX)
         return err_set(e, TLM_EINVAL, "%s: a sequence of %lld tokens%s cannot be saved", path, (long long)s->length,
                        s->known ? "" : ", some of them unknown,");
+    if (kv_has_states(s->cache))
+        return err_set(e, TLM_EUNSUPPORTED, "%s: the model has recurrent layers, whose state cannot be saved yet",
+                       path);
     for (int i = 0; i < s->cache->n_layers; i++) {
         const struct kv_shape *shape = &s->cache->layers[i].shape;
         v.rows = v.rows && prompt_class_of(s, i) != PROMPT_NONE && shape->head_dim <= KV_DIM_MAX &&
