@@ -69,7 +69,8 @@ int run_kv_of_file(const struct cli_value *run, const struct run_cache *cache, s
         return mismatch("--kv-sink");
     if (ours && cache->start->given && cache->start->integer != f->quantized_kv_start)
         return mismatch("--quantized-kv-start");
-    if (f->max_kv_size >= 0 && cache->max_size->given && cache->max_size->integer != f->max_kv_size && ours)
+    if (f->max_kv_size >= 0 && cache->max_size->given && cache->max_size->integer != f->max_kv_size &&
+        (ours || f->max_kv_size > 0))
         return mismatch("--max-kv-size");
     /* The group size of --kv-bits is a default, which yields to the file's. */
     if ((!chosen || (cache->bits->given && f->kv_bits != 0)) && f->kv_format != NULL)
@@ -78,8 +79,10 @@ int run_kv_of_file(const struct cli_value *run, const struct run_cache *cache, s
         o->kv_sink = f->kv_sink == 0 ? -1 : f->kv_sink;
     if (f->quantized_kv_start >= 0 && !cache->start->given)
         o->quantized_kv_start = f->quantized_kv_start;
-    if (f->max_kv_size > 0 && !cache->max_size->given)
+    if (f->max_kv_size > 0) {
         o->max_kv_size = f->max_kv_size;
+        o->max_kv_keep = f->max_kv_keep == 0 ? -1 : f->max_kv_keep;
+    }
     return 0;
 }
 

@@ -33,7 +33,8 @@ struct tlm_model_options {
      * SPEC[;LAYERS=SPEC...] as docs/kv-cache.md says, like "turbo4" or "chan5+pre:tq4;0-1=f16". */
     const char *kv_format;
     int64_t kv_sink;            /* first tokens that stay exact, in whole blocks of 64; 0: 64; -1: none */
-    int64_t max_kv_size;        /* rows see 4 first and the last max_kv_size - 4 tokens; 0: all */
+    int64_t max_kv_size;        /* rows see the first few and the last tokens, so many together; 0: all */
+    int64_t max_kv_keep;        /* how many first ones, where the model has no window itself; 0: 4; -1: none */
     int64_t quantized_kv_start; /* sequences shorter than this stay exact */
     int metadata_only;          /* only describe: no weights and no tokenizer are needed */
 };

@@ -34,6 +34,7 @@ struct tlm_prompt_cache_info {
     int kv_bits, kv_group_size;
     int64_t kv_sink, quantized_kv_start; /* -1: not said */
     int64_t max_kv_size;                 /* 0: none; -1: not said */
+    int64_t max_kv_keep;                 /* first tokens that stay in sight with it */
     const char *chat_template;           /* SHA-256 of its text, "" without one, NULL: not known */
 };
 /* Strings live as long as the cache. */

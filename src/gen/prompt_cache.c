@@ -14,7 +14,7 @@
 struct tlm_prompt_cache {
     struct prompt_file *file;
     struct tlm_prompt_cache_info info;
-    char kv_format[32]; /* of a file of mlx-lm */
+    char *kv_format; /* of a quantised file of mlx-lm */
 };
 
 /* --- fingerprints --------------------------------------------------------- */
@@ -151,23 +151,29 @@ static enum tlm_status describe_own(struct tlm_prompt_cache *c, struct tlm_error
         s = json_int(x, "quantized_kv_start", 0, INT64_C(1) << 40, &i->quantized_kv_start, e);
     if (s == TLM_OK)
         s = json_int(x, "max_kv_size", 0, INT64_C(1) << 40, &i->max_kv_size, e);
+    i->max_kv_keep = 4; /* where it is not said */
+    if (s == TLM_OK)
+        s = json_int(x, "max_kv_keep", 0, INT64_C(1) << 40, &i->max_kv_keep, e);
     if (s == TLM_OK && i->kv_format)
         sscanf(i->kv_format, "affine%1dg%d", &i->kv_bits, &i->kv_group_size);
     return s;
 }
 
-static void describe_mlx(struct tlm_prompt_cache *c)
+static enum tlm_status describe_mlx(struct tlm_prompt_cache *c, struct tlm_error *e)
 {
     struct tlm_prompt_cache_info *i = &c->info;
     struct prompt_kind k = prompt_file_kind(c->file);
     i->kv_bits = k.bits;
     i->kv_group_size = k.group;
     if (k.bits) {
-        snprintf(c->kv_format, sizeof c->kv_format, "affine%dg%d", k.bits, k.group);
-        i->kv_format = c->kv_format;
+        i->kv_format = c->kv_format = prompt_file_spec(c->file);
+        if (!c->kv_format)
+            return err_nomem(e, 0);
         i->quantized_kv_start = 0;
     }
     i->max_kv_size = k.size;
+    i->max_kv_keep = k.keep;
+    return TLM_OK;
 }
 
 enum tlm_status tlm_prompt_cache_open(const char *path, struct tlm_prompt_cache **out, struct tlm_error *e)
@@ -190,10 +196,7 @@ enum tlm_status tlm_prompt_cache_open(const char *path, struct tlm_prompt_cache 
                                                  .kv_sink = -1,
                                                  .quantized_kv_start = -1,
                                                  .max_kv_size = -1};
-        if (f->extension)
-            s = describe_own(c, e);
-        else
-            describe_mlx(c);
+        s = f->extension ? describe_own(c, e) : describe_mlx(c, e);
         if (s != TLM_OK)
             err_prefix(e, "%s", path);
     }
@@ -207,8 +210,10 @@ enum tlm_status tlm_prompt_cache_open(const char *path, struct tlm_prompt_cache 
 
 void tlm_prompt_cache_close(struct tlm_prompt_cache *c)
 {
-    if (c)
-        prompt_file_close(c->file);
+    if (!c)
+        return;
+    prompt_file_close(c->file);
+    mem_free(c->kv_format);
     mem_free(c);
 }
 
@@ -327,6 +332,7 @@ static cJSON *record(const struct tlm_model *m, const struct kv_seq *seq, const 
               cJSON_AddStringToObject(model, "weights", mine.weights) && cJSON_AddStringToObject(x, "adapter", "") &&
               cJSON_AddStringToObject(x, "tokens", tokens) && cJSON_AddStringToObject(x, "chat_template", chat) &&
               cJSON_AddNumberToObject(x, "max_kv_size", (double)m->cache.config.max_tokens) &&
+              cJSON_AddNumberToObject(x, "max_kv_keep", (double)m->cache.config.kept) &&
               (!o->text || cJSON_AddStringToObject(x, "text", o->text));
     if (ok)
         return x;

@@ -138,18 +138,34 @@ void prompt_bits_unpack(const uint8_t *row, int n, int bits, uint8_t *codes)
     }
 }
 
+bool prompt_same_groups(const struct kv_format *f, const struct prompt_rotary *r)
+{
+    return !r->permuted || f->group >= r->dims;
+}
+
+/* Where this model has mlx-lm's channel i. */
+static int64_t place(int64_t i, const struct prompt_rotary *r)
+{
+    int64_t half = r->dims / 2;
+    return i < half ? 2 * i : 2 * (i - half) + 1;
+}
+
 void prompt_permute(float *x, int64_t dim, const struct prompt_rotary *r, bool back)
 {
     float y[KV_DIM_MAX];
     if (!r->permuted)
         return;
-    int64_t half = r->dims / 2;
     memcpy(y, x, (size_t)dim * sizeof *y);
-    for (int64_t i = 0; i < r->dims; i++) {
-        int64_t ours = i < half ? 2 * i : 2 * (i - half) + 1;
-        if (back)
-            x[i] = y[ours];
-        else
-            x[ours] = y[i];
-    }
+    for (int64_t i = 0; i < r->dims; i++)
+        x[back ? i : place(i, r)] = y[back ? place(i, r) : i];
+}
+
+void prompt_permute_codes(uint8_t *codes, int64_t dim, const struct prompt_rotary *r, bool back)
+{
+    uint8_t y[KV_DIM_MAX];
+    if (!r->permuted)
+        return;
+    memcpy(y, codes, (size_t)dim);
+    for (int64_t i = 0; i < r->dims; i++)
+        codes[back ? i : place(i, r)] = y[back ? place(i, r) : i];
 }

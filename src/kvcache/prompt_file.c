@@ -104,21 +104,36 @@ void prompt_file_close(struct prompt_file *f)
     mem_free(f);
 }
 
-/* A layer that a model keeps a window of is rotating, too, but with nothing kept. */
+/* Where only some layers are rotating, their size is the model's window. */
 struct prompt_kind prompt_file_kind(const struct prompt_file *f)
 {
     struct prompt_kind k = {0};
     bool all = f->n_layers > 0;
     for (int i = 0; i < f->n_layers; i++) {
         const struct prompt_layer *l = &f->layers[i];
-        all = all && l->size == f->layers[0].size && l->keep == 4;
+        all = all && l->size == f->layers[0].size && l->keep == f->layers[0].keep;
         if (l->bits) {
             k.bits = l->bits;
             k.group = l->group;
         }
     }
     k.size = all ? f->layers[0].size : 0;
+    k.keep = all ? f->layers[0].keep : 0;
     return k;
+}
+
+char *prompt_file_spec(const struct prompt_file *f)
+{
+    struct prompt_kind k = prompt_file_kind(f);
+    struct buf b;
+    buf_init(&b, (size_t)1 << 20);
+    buf_printf(&b, "affine%dg%d", k.bits, k.group);
+    for (int i = 0; i < f->n_layers; i++)
+        if (!f->layers[i].bits)
+            buf_printf(&b, ";%d=f16", i);
+        else if (f->layers[i].bits != k.bits || f->layers[i].group != k.group)
+            buf_printf(&b, ";%d=affine%dg%d", i, f->layers[i].bits, f->layers[i].group);
+    return buf_take(&b, NULL);
 }
 
 const int32_t *kv_seq_tokens(const struct kv_seq *s)
@@ -134,6 +149,7 @@ struct loading {
     struct kv_seq *s;
     float *x, *work;
     struct prompt_codes *codes;
+    bool turned; /* the file's blocks are in the other order of channels */
     struct tlm_error *e;
 };
 
@@ -185,7 +201,8 @@ static bool same_codes(const struct loading *l, int layer, int which)
     const struct prompt_layer *p = &l->f->layers[layer];
     const struct kv_layer *to = &l->s->cache->layers[layer];
     const struct kv_format *f = which ? &to->value->f : &to->key->f;
-    return p->bits && f->kind == KVF_AFFINE && f->bits == p->bits && f->group == p->group && (which || !l->r->permuted);
+    return p->bits && f->kind == KVF_AFFINE && f->bits == p->bits && f->group == p->group &&
+           (which || prompt_same_groups(f, l->r));
 }
 
 /* One head's part of the last entry, from mlx-lm's rows. Rows that are not
@@ -209,6 +226,8 @@ static void fill_part(const struct loading *l, int layer, int which, int head)
             float scales[KV_DIM_MAX / 32], offsets[KV_DIM_MAX / 32];
             int64_t groups = dim / p->group;
             prompt_layer_codes(p, which, head, row, l->codes->codes + t * dim, scales, offsets);
+            if (!which)
+                prompt_permute_codes(l->codes->codes + t * dim, dim, l->r, false);
             for (int64_t j = 0; j < groups; j++) {
                 l->codes->scales[t * groups + j] = fp_to_f16(scales[j]);
                 l->codes->offsets[t * groups + j] = fp_to_f16(offsets[j]);
@@ -243,6 +262,14 @@ static enum tlm_status fill_block(const struct loading *l, int group)
     return TLM_OK;
 }
 
+/* What later rows see must be what they would see in mlx-lm. */
+static bool same_view(const struct prompt_layer *p, const struct kv_group *g)
+{
+    if (!p->size || (g->window + g->keep == p->size && g->keep == p->keep))
+        return true;
+    return g->window && !g->keep && g->window <= p->size - p->keep;
+}
+
 /* Positions that a later row sees must be there. */
 static enum tlm_status check_rows(const struct loading *l)
 {
@@ -253,6 +280,11 @@ static enum tlm_status check_rows(const struct loading *l)
         const struct prompt_layer *p = &f->layers[i];
         int64_t seen = g->window && f->length >= g->window ? f->length - g->window + 1 : 0;
         int64_t kept = g->keep < seen ? g->keep : seen;
+        if (!same_view(p, g))
+            return err_set(l->e, TLM_EINVAL,
+                           "%s: layer %d is a %s of %lld tokens that keeps the first %lld, which this model's layer is "
+                           "not (see --max-kv-size)",
+                           f->st->path, i, p->class_name, (long long)p->size, (long long)p->keep);
         if ((seen < f->length && prompt_layer_row(p, seen) < 0) || (kept && prompt_layer_row(p, kept - 1) < 0))
             return err_set(l->e, TLM_EINVAL,
                            "%s: layer %d keeps %lld of %lld tokens, too few for this cache (see --max-kv-size)",
@@ -338,6 +370,23 @@ static enum tlm_status find_stored(const struct loading *l, int group, int64_t e
                         l->f->st->path, group);
 }
 
+/* The last entry's exact block from the order of channels in a GGUF file to
+ * mlx-lm's, or back. */
+static void turn_block(const struct loading *l, int group)
+{
+    struct kv_seq *s = l->s;
+    const struct kv_cache *kv = s->cache;
+    const struct prompt_rotary r = {true, l->r->dims};
+    for (int i = 0; i < kv->n_layers; i++)
+        for (int h = 0; h < kv->layers[i].shape.n_heads && kv->layers[i].group == group; h++) {
+            int64_t dim = kv->layers[i].shape.head_dim;
+            prompt_block_get(s, i, s->n - 1, 0, h, l->x, l->work);
+            for (int t = 0; t < KV_BLOCK; t++)
+                prompt_permute(l->x + t * dim, dim, &r, !l->r->permuted);
+            prompt_block_put(s, i, s->n - 1, 0, h, l->x, l->work);
+        }
+}
+
 static enum tlm_status load_block(const struct loading *l, int group, struct stored *from)
 {
     struct kv_seq *s = l->s;
@@ -349,8 +398,14 @@ static enum tlm_status load_block(const struct loading *l, int group, struct sto
     char *memory;
     if (have == HAVE_NONE)
         return TLM_OK;
-    if (have == HAVE_ROWS && l->f->n_layers)
+    if (have == HAVE_BLOCK && sealed && l->turned)
+        ++*next; /* no more than mlx-lm's part is of use */
+    if (l->f->n_layers && (have == HAVE_ROWS || (sealed && l->turned))) {
+        /* Rows of a ring may be missing within a block: it must not be rewound. */
+        if (s->cache->groups[group].window && l->f->length >= s->cache->groups[group].window)
+            s->known = false;
         return fill_block(l, group);
+    }
     if (have != HAVE_BLOCK || !t || *next >= t->shape[0])
         return err_set(l->e, TLM_EFORMAT, "%s: layer group %d: a block is missing", path, group);
     enum tlm_status st = add_block(l, group, &memory);
@@ -360,6 +415,8 @@ static enum tlm_status load_block(const struct loading *l, int group, struct sto
     memcpy(memory, (const char *)t->data + (size_t)(*next)++ * bytes, bytes);
     if (sealed && !block_is_sound(s, s->n - 1, group))
         return err_set(l->e, TLM_EFORMAT, "%s: layer group %d: the channel sets of a block are not sound", path, group);
+    if (l->turned)
+        turn_block(l, group);
     return TLM_OK;
 }
 
@@ -373,6 +430,8 @@ static enum tlm_status load_entries(const struct loading *l, struct stored *stor
     if (n < 1 || n > l->f->length)
         return err_set(l->e, TLM_EFORMAT, "%s: tensor entries: expected i64 [1 to %lld, 3]", l->f->st->path,
                        (long long)l->f->length);
+    if (l->turned)
+        st = check_rows(l);
     for (int g = 0; g < kv->n_groups && st == TLM_OK; g++)
         st = find_stored(l, g, n, &stored[g]);
     for (int64_t i = 0; i < n && st == TLM_OK; i++) {
@@ -446,8 +505,9 @@ enum tlm_status prompt_file_load(const struct prompt_file *f, struct kv_cache *k
             "%s: made with a %s of the model, whose keys are in another order; a cache of this format cannot be "
             "taken over",
             f->st->path, permuted ? "GGUF file" : "directory");
+    l.turned = permuted != r->permuted;
     if (s == TLM_OK)
-        s = f->extension && permuted == r->permuted ? load_own(&l) : load_rows(&l);
+        s = f->extension ? load_own(&l) : load_rows(&l);
     if (s == TLM_OK && l.s->known)
         s = kv_seq_reserve_tokens(l.s, l.s->length, e);
     if (s == TLM_OK && l.s->known)

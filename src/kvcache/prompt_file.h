@@ -53,12 +53,16 @@ enum tlm_status prompt_file_open(const char *path, struct prompt_file **out, str
 void prompt_file_close(struct prompt_file *f);
 
 /* What a cache for a file of mlx-lm must be: bits and group 0 when nothing is
- * quantised; size: of rotating caches in every layer, else 0. */
+ * quantised; size, keep: of rotating caches in every layer, else 0. */
 struct prompt_kind {
     int bits, group;
-    int64_t size;
+    int64_t size, keep;
 };
 struct prompt_kind prompt_file_kind(const struct prompt_file *f);
+
+/* The format that a cache for a quantised file of mlx-lm must have, exact in the
+ * layers that are not quantised there; free with mem_free. NULL: no memory. */
+char *prompt_file_spec(const struct prompt_file *f);
 
 /* The tokens of a sequence whose tokens are known, else NULL. */
 const int32_t *kv_seq_tokens(const struct kv_seq *s);

@@ -67,6 +67,11 @@ void prompt_codes_put(const struct kv_codec *c, const struct prompt_codes *in, v
 void prompt_bits_pack(const uint8_t *codes, int n, int bits, uint8_t *row);
 void prompt_bits_unpack(const uint8_t *row, int n, int bits, uint8_t *codes);
 
+/* Have the codes of a key the same scales in mlx-lm's order of channels and this
+ * model's? Where a group holds all channels that change places. */
+bool prompt_same_groups(const struct kv_format *f, const struct prompt_rotary *r);
+/* Codes of a key from mlx-lm's order to this model's, or back. */
+void prompt_permute_codes(uint8_t *codes, int64_t dim, const struct prompt_rotary *r, bool back);
 /* Channels of a key from mlx-lm's order to this model's, or back. */
 void prompt_permute(float *x, int64_t dim, const struct prompt_rotary *r, bool back);
 

@@ -37,7 +37,7 @@ bool prompt_class_holds(const struct kv_seq *s, int layer, int entry, const stru
         return c == PROMPT_KV;
     if (c == PROMPT_KV)
         return l->key->f.kind == kv_type_kind(l->shape.type) && l->value->f.kind == kv_type_kind(l->shape.type);
-    return c == PROMPT_QUANTIZED && !r->permuted;
+    return c == PROMPT_QUANTIZED && prompt_same_groups(&l->key->f, r);
 }
 
 /* --- declaring ------------------------------------------------------------ */
@@ -176,9 +176,11 @@ static void write_part(const struct writing *w, int entry, int which, int head, 
     const struct kv_codec *c = which ? l->value : l->key;
     const struct kv_entry *en = &s->entries[entry];
     int64_t dim = which ? l->shape.v_dim : l->shape.head_dim;
-    bool as_is = quantized && en->sealed && !(w->r->permuted && !which);
+    bool as_is = quantized && en->sealed && (which || prompt_same_groups(&c->f, w->r));
     if (as_is) {
         prompt_codes_get(c, prompt_block_at(s, w->layer, entry, which, head), w->codes);
+        for (int t = 0; !which && t < en->count; t++)
+            prompt_permute_codes(w->codes->codes + t * dim, dim, w->r, true);
     } else {
         prompt_block_get(s, w->layer, entry, which, head, w->x, w->work);
         /* Places that hold no token are not to spoil what they share a code with. */

@@ -4,6 +4,8 @@
 #include "base/mem.h"
 #include "models/model.h"
 
+enum { KEPT = 4 }; /* as the original keeps of a rotating cache */
+
 /* Blocks that fill are 16-bit unless a format is wider. */
 static enum kv_type exact_type(const struct kv_choice *kv, int64_t layers)
 {
@@ -47,15 +49,16 @@ enum tlm_status model_plan_cache(const struct tlm_model *m, const struct tlm_mod
     const struct nn_config *c = &model_base(m)->cfg;
     const char *spec = o->kv_format ? o->kv_format : o->precision == TLM_PRECISION_EXACT ? "f32" : "f16";
     *p = (struct cache_plan){0};
-    if (o->kv_sink < -1 || o->max_kv_size < 0 || o->quantized_kv_start < 0)
-        return err_set(e, TLM_EINVAL, "cache: sink %lld, size %lld, start %lld, expected 0 or more",
-                       (long long)o->kv_sink, (long long)o->max_kv_size, (long long)o->quantized_kv_start);
+    if (o->kv_sink < -1 || o->max_kv_size < 0 || o->max_kv_keep < -1 || o->quantized_kv_start < 0)
+        return err_set(e, TLM_EINVAL, "cache: sink %lld, size %lld, keep %lld, start %lld, expected 0 or more",
+                       (long long)o->kv_sink, (long long)o->max_kv_size, (long long)o->max_kv_keep,
+                       (long long)o->quantized_kv_start);
     p->kv = mem_new_array((size_t)c->layers, sizeof *p->kv);
     if (!p->kv)
         return err_nomem(e, (size_t)c->layers * sizeof *p->kv);
     p->config.sink = o->kv_sink < 0 ? 0 : o->kv_sink == 0 ? KV_BLOCK : o->kv_sink;
     p->config.max_tokens = o->max_kv_size;
-    p->config.kept = 4; /* as the original keeps of a rotating cache */
+    p->config.kept = o->max_kv_keep < 0 ? 0 : o->max_kv_keep == 0 ? KEPT : o->max_kv_keep;
     p->config.start = o->quantized_kv_start;
     enum tlm_status s = kv_spec_parse(spec, (int)c->layers, p->kv, e);
     if (s != TLM_OK)

@@ -8,8 +8,8 @@ class Error(c.Structure):
 
 class ModelOptions(c.Structure):
     _fields_ = [("threads", c.c_int), ("device", c.c_char_p), ("precision", c.c_int), ("kv_format", c.c_char_p),
-                ("kv_sink", c.c_int64), ("max_kv_size", c.c_int64), ("quantized_kv_start", c.c_int64),
-                ("metadata_only", c.c_int)]
+                ("kv_sink", c.c_int64), ("max_kv_size", c.c_int64), ("max_kv_keep", c.c_int64),
+                ("quantized_kv_start", c.c_int64), ("metadata_only", c.c_int)]
 
 
 class Sampling(c.Structure):
@@ -33,6 +33,13 @@ class Request(c.Structure):
                 ("prompt_cache", c.c_void_p), ("save", c.c_void_p)]
 
 
+class PromptCacheInfo(c.Structure):
+    _fields_ = [("model", c.c_char_p), ("tokenizer_config", c.c_char_p), ("n_tokens", c.c_size_t),
+                ("tokens", c.c_void_p), ("text", c.c_char_p), ("kv_format", c.c_char_p), ("kv_bits", c.c_int),
+                ("kv_group_size", c.c_int), ("kv_sink", c.c_int64), ("quantized_kv_start", c.c_int64),
+                ("max_kv_size", c.c_int64), ("max_kv_keep", c.c_int64), ("chat_template", c.c_char_p)]
+
+
 class Stats(c.Structure):
     _fields_ = [("prompt_tokens", c.c_size_t), ("cached_tokens", c.c_size_t), ("generated_tokens", c.c_size_t),
                 ("prompt_seconds", c.c_double), ("generation_seconds", c.c_double)]
@@ -53,16 +60,34 @@ class Failed(Exception):
     pass
 
 
+class PromptCache:
+    def __init__(self, lib_path, path):
+        self.lib, self.handle, err = c.CDLL(lib_path), c.c_void_p(), Error()
+        if self.lib.tlm_prompt_cache_open(str(path).encode(), c.byref(self.handle), c.byref(err)):
+            raise Failed(err.message.decode())
+
+    def options(self):
+        """Of an Engine that can use the file."""
+        i = PromptCacheInfo()
+        self.lib.tlm_prompt_cache_info_get(self.handle, c.byref(i))
+        keep = {"max_kv_keep": i.max_kv_keep or -1} if i.max_kv_size > 0 else {}
+        return {"kv_format": i.kv_format and i.kv_format.decode(), "max_kv_size": max(i.max_kv_size, 0)} | keep
+
+    def close(self):
+        self.lib.tlm_prompt_cache_close(self.handle)
+
+
 class Engine:
     def __init__(self, lib_path, model_path, precision=EXACT, threads=0, step=0, max_sequences=0, kv_format=None,
-                 kv_sink=0, max_kv_size=0, quantized_kv_start=0):
+                 kv_sink=0, max_kv_size=0, quantized_kv_start=0, max_kv_keep=0):
         self.lib = c.CDLL(lib_path)
         self.err = Error()
         self.model = c.c_void_p()
         self.engine = c.c_void_p()
+        self.logprobs = []  # of the tokens of the last finish
         self.cached = {}  # by request: tokens of its prompt that were there already
         options = ModelOptions(threads, None, precision, kv_format and kv_format.encode(), kv_sink, max_kv_size,
-                               quantized_kv_start, 0)
+                               max_kv_keep, quantized_kv_start, 0)
         self.check(self.lib.tlm_model_open(str(model_path).encode(), c.byref(options), c.byref(self.model),
                                            c.byref(self.err)))
         engine_options = EngineOptions(step, max_sequences, 0)
@@ -75,7 +100,8 @@ class Engine:
             self.err = Error()
             raise Failed(message)
 
-    def submit(self, ids, max_tokens=16, seed=None, stop=(), use_eos=False, depth=0, **sampling):
+    def submit(self, ids, max_tokens=16, seed=None, stop=(), use_eos=False, depth=0, prompt_cache=None,
+               **sampling):
         r = Request()
         self.lib.tlm_sampling_default(c.byref(r.sampling))
         for name, value in sampling.items():
@@ -88,6 +114,7 @@ class Engine:
         r.prompt, r.n_prompt, r.max_tokens, r.assumed_depth = prompt, len(ids), max_tokens, depth
         r.eos, r.n_eos = (None, 0) if use_eos else (none, 0)
         r.stop, r.n_stop = stops, len(stop)
+        r.prompt_cache = prompt_cache
         ident = c.c_uint64()
         self.check(self.lib.tlm_engine_submit(self.engine, c.byref(r), c.byref(ident), c.byref(self.err)))
         return ident.value
@@ -115,6 +142,19 @@ class Engine:
                 self.cached[ev.id] = ev.stats.cached_tokens
             out[ev.id] = (tokens, so_far + text, finish)
         return out
+
+    def finish(self, ident):
+        """Runs one request alone: (tokens, text, finish)."""
+        tokens, text, self.logprobs = [], b"", []
+        while True:
+            ev, more = self.next()
+            text += more
+            if ev.type == TOKEN:
+                tokens.append(ev.token)
+                self.logprobs.append(ev.logprob)
+            if ev.type == DONE:
+                assert ev.finish != FINISH_ERROR, ev.message
+                return tokens, text, ev.finish
 
     def close(self):
         self.lib.tlm_engine_free(self.engine)

@@ -67,10 +67,15 @@ def weights(config=CONFIG):
         shapes |= {p + "self_attn.q_proj": (q, d), p + "self_attn.k_proj": (kv, d), p + "self_attn.v_proj": (kv, d),
                    p + "self_attn.o_proj": (d, q), p + "mlp.gate_proj": (f, d), p + "mlp.up_proj": (f, d),
                    p + "mlp.down_proj": (d, f), p + "input_layernorm": (d,), p + "post_attention_layernorm": (d,)}
+    gemma = c["model_type"] == "gemma3_text"
+    for i in range(c["num_hidden_layers"] if gemma else 0):
+        p = "model.layers.%d." % i
+        shapes |= {p + "self_attn.q_norm": (c["head_dim"],), p + "self_attn.k_norm": (c["head_dim"],),
+                   p + "pre_feedforward_layernorm": (d,), p + "post_feedforward_layernorm": (d,)}
     out = {}
     for name, shape in shapes.items():
         x = _uniform(name + ".weight", int(np.prod(shape))).reshape(shape)
-        x = 1 + 0.2 * x if len(shape) == 1 else x * (1 if "embed" in name else np.sqrt(3 / shape[-1]))
+        x = (not gemma) + 0.2 * x if len(shape) == 1 else x * (1 if "embed" in name else np.sqrt(3 / shape[-1]))
         out[name + ".weight"] = x.astype(np.float32)
     out["lm_head.weight"][:32] = 0
     out["lm_head.weight"][127:] = 0
