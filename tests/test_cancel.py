@@ -49,16 +49,19 @@ def test_logits_end_inside_a_pass(turbolm_lib, tiny_model, root):
     lib.tlm_model_close(model)
 
 
-def test_interrupt_of_one_long_pass(turbolm_bin, tiny_model, tmp_path):
+@pytest.mark.parametrize("name, status", [("SIGINT", 130), ("SIGTERM", -signal.SIGTERM), ("SIGHUP", -signal.SIGHUP)])
+def test_signal_in_one_long_pass(turbolm_bin, tiny_model, tmp_path, name, status):
+    """The file in the making goes with the program."""
     ids = " ".join(["65"] * 30000)
     args = ["logits", "--model", tiny_model(num_hidden_layers=16), "--ids", ids, "--prefill-step-size", "65536",
             "--out", tmp_path / "x.npy"]
-    p = subprocess.Popen([turbolm_bin, *args], stderr=subprocess.PIPE)
+    p = subprocess.Popen([turbolm_bin, *args], stderr=subprocess.PIPE,
+                         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     while not os.listdir(tmp_path):
         assert p.poll() is None
-    p.send_signal(signal.SIGINT)
+    p.send_signal(getattr(signal, name))
     _, err = p.communicate(timeout=120)
-    assert (p.returncode, err) == (130, b"") and os.listdir(tmp_path) == []
+    assert (p.returncode, err) == (status, b"") and os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("lines", ["", "hello\n", "hello\n/stats\n/help\n", "hello\n/save x\n"])

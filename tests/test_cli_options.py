@@ -189,6 +189,20 @@ def test_cache_options_are_checked(turbolm, tmp_path, args, message):
     assert (got.returncode, got.stdout, got.stderr) == (2, "", message)
 
 
+@pytest.mark.parametrize("args, names", [
+    (["--kv-sink", "128"], ["--kv-sink"]),
+    (["--quantized-kv-start", "10"], ["--quantized-kv-start"]),
+    (["--kv-format", "f16", "--kv-sink", "0", "--quantized-kv-start", "9"], ["--kv-sink", "--quantized-kv-start"]),
+    (["--kv-format", "tq4", "--kv-sink", "0", "--quantized-kv-start", "9"], []),
+    (["--kv-bits", "4", "--kv-group-size", "32", "--quantized-kv-start", "9"], []),
+])
+def test_cache_options_without_effect_are_said(turbolm, tiny_model, args, names):
+    got = turbolm("generate", "--model", tiny_model(head_dim=32), "-p", "ab", "-m", "1", *args)
+    warnings = [line for line in got.stderr.splitlines() if line.startswith("warning:")]
+    assert got.returncode == 0
+    assert warnings == ["warning: %s has no effect on a cache that is not quantised" % n for n in names]
+
+
 @pytest.mark.parametrize("path", ["absent", "./org/name", "/org/name", "org/name.gguf", "a/b/c"])
 def test_absent_model(turbolm, path, tmp_path):
     for args in (["generate", "--model", path], ["inspect", path], ["benchmark", "--model", path],

@@ -871,6 +871,13 @@ def test_delete_needs_an_answer(turbolm, tmp_path):
     assert os.path.exists(os.path.join(cache, "models--mlx-community--Tiny-4bit", "refs", "main"))
 
 
+def test_the_tail_of_a_long_line_is_no_answer(turbolm, tmp_path):
+    cache = cache_tree.make(str(tmp_path / "cache"))
+    got = turbolm("manage", "--delete", env=clean_env(cache), input="n" * 255 + "y\n")
+    assert got.returncode == 1 and "Invalid input" in got.stdout and "nothing is deleted" in got.stderr
+    assert os.path.exists(os.path.join(cache, "models--mlx-community--Tiny-4bit", "refs", "main"))
+
+
 def test_manage_without_a_cache(turbolm, tmp_path):
     got = turbolm("manage", "--scan", env=clean_env(str(tmp_path / "none")))
     assert got.returncode == 1 and got.stdout == 'Scanning Hugging Face cache for models with pattern "mlx".\n'

@@ -52,21 +52,6 @@ int input_is_terminal(void)
     return in.terminal;
 }
 
-/* Signals that would end the program with colours on or the terminal raw. One
- * that is ignored, as nohup does it, stays so. */
-static void catch_endings(void)
-{
-    static const int numbers[] = {SIGTERM, SIGHUP, SIGQUIT};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        struct sigaction action;
-        if (sigaction(numbers[i], NULL, &action) != 0 || action.sa_handler == SIG_IGN)
-            continue;
-        action.sa_handler = end_by_signal;
-        action.sa_flags = SA_RESTART;
-        sigaction(numbers[i], &action, NULL);
-    }
-}
-
 void input_open(void)
 {
     in.terminal = isatty(STDIN_FILENO);

@@ -88,8 +88,17 @@ int run_kv_of_file(const struct cli_value *run, const struct run_cache *cache, s
 
 void run_kv_report(const struct cli_value *run, const struct run_cache *cache, const struct tlm_model *m)
 {
+    static const char *const exact[] = {"f32", "f16", "bf16"};
+    const char *format = run[RUN_KV_FORMAT].text;
+    int chosen = cache->bits->given || run[RUN_KV_FORMAT].given, inert = !chosen && cache->file == NULL;
     struct tlm_model_info info;
-    if (!cache->bits->given && !run[RUN_KV_FORMAT].given)
+    for (size_t i = 0; !cache->bits->given && format != NULL && i < sizeof exact / sizeof exact[0]; i++)
+        inert |= strcmp(format, exact[i]) == 0;
+    if (inert && run[RUN_KV_SINK].given)
+        out_warning("--kv-sink has no effect on a cache that is not quantised");
+    if (inert && cache->start->given)
+        out_warning("--quantized-kv-start has no effect on a cache that is not quantised");
+    if (!chosen)
         return;
     tlm_model_info_get(m, &info);
     fprintf(stderr, "[INFO] Key-value cache: %s, %.2f bits per element\n", info.kv_format, info.kv_bits);

@@ -2,6 +2,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <turbolm/turbolm.h>
 
@@ -43,11 +44,19 @@ static enum tlm_status take_row(void *user, size_t row, const float *logits, siz
     return s->status == 0 ? TLM_OK : TLM_EIO;
 }
 
-static struct tlm_model *computing; /* for the handler of Ctrl-C */
+/* For handlers of signals. */
+static struct tlm_model *computing;
+static const char *unfinished; /* a file that is in the making, or NULL */
 
 static void cancel(void)
 {
     tlm_model_cancel(computing);
+}
+
+static void remove_unfinished(void)
+{
+    if (unfinished != NULL)
+        unlink(unfinished);
 }
 
 static int compute(struct tlm_model *m, const struct cli_value *v, const int32_t *ids, size_t n)
@@ -61,9 +70,11 @@ static int compute(struct tlm_model *m, const struct cli_value *v, const int32_t
         return 2;
     }
     computing = m;
-    set_signal_hooks(cancel, NULL);
+    set_signal_hooks(cancel, remove_unfinished);
     catch_interrupt(); /* before there is a file to be removed */
+    catch_endings();
     int status = npy_open(&sink.npy, v[OUT].text);
+    unfinished = sink.npy.temporary;
     if (status == 0) {
         enum tlm_status s = tlm_model_logits(m, ids, n, decode_from, step, take_row, &sink, &e);
         if (interrupted())
@@ -73,8 +84,11 @@ static int compute(struct tlm_model *m, const struct cli_value *v, const int32_t
         else if (s != TLM_OK)
             status = out_tlm_error(&e);
     }
-    set_signal_hooks(NULL, NULL); /* the model will be closed */
-    return npy_close(&sink.npy, status);
+    set_signal_hooks(NULL, remove_unfinished); /* the model will be closed */
+    status = npy_end(&sink.npy, status);
+    unfinished = NULL;
+    npy_free(&sink.npy);
+    return status;
 }
 
 /* 0, or the exit status after a message. *by_library: free with tlm_free. */

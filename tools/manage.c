@@ -154,6 +154,22 @@ static void print_scan(const struct tlm_hub_cache *c, const char *pattern)
     table_free(&t);
 }
 
+/* A line of standard input without its end: 1, or 0 when it was cut; -1: there is none. */
+static int read_answer(char *line, size_t size)
+{
+    size_t n = 0;
+    int c;
+    while ((c = getchar()) != EOF && c != '\n') {
+        if (n + 1 < size)
+            line[n] = (char)c;
+        n++;
+    }
+    if (c == EOF && n == 0)
+        return -1;
+    line[n < size ? n : size - 1] = '\0';
+    return n < size;
+}
+
 /* 1 yes, 0 no, -1 the end of standard input. */
 static int ask(const char *question)
 {
@@ -162,16 +178,14 @@ static int ask(const char *question)
     for (;;) {
         out_print("%s (y/n) ", question);
         out_flush();
-        if (out_failed() || fgets(line, sizeof line, stdin) == NULL)
+        int whole = out_failed() ? -1 : read_answer(line, sizeof line);
+        if (whole < 0)
             return -1;
-        size_t n = strlen(line);
-        if (n > 0 && line[n - 1] == '\n')
-            line[n - 1] = '\0';
-        for (size_t i = 0; i < sizeof yes / sizeof yes[0]; i++) {
+        for (size_t i = 0; whole && i < sizeof yes / sizeof yes[0]; i++) {
             if (strcasecmp(line, yes[i]) == 0)
                 return 1;
         }
-        for (size_t i = 0; i < sizeof no / sizeof no[0]; i++) {
+        for (size_t i = 0; whole && i < sizeof no / sizeof no[0]; i++) {
             if (strcasecmp(line, no[i]) == 0)
                 return 0;
         }

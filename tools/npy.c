@@ -77,7 +77,7 @@ int npy_row(struct npy_writer *w, const float *row)
     return fwrite(row, sizeof *row, w->columns, w->file) == w->columns ? 0 : fail(w, "cannot write");
 }
 
-int npy_close(struct npy_writer *w, int status)
+int npy_end(struct npy_writer *w, int status)
 {
     if (w->file != NULL && fflush(w->file) != 0 && status == 0)
         status = fail(w, "cannot write");
@@ -91,8 +91,13 @@ int npy_close(struct npy_writer *w, int status)
         status = fail(w, "cannot rename to");
     if (w->temporary != NULL && status != 0 && w->file != NULL)
         unlink(w->temporary);
+    w->file = NULL;
+    return status;
+}
+
+void npy_free(struct npy_writer *w)
+{
     tool_free(w->temporary);
     tool_free(w->path);
     *w = (struct npy_writer){0};
-    return status;
 }

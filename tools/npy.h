@@ -20,7 +20,8 @@ int npy_open(struct npy_writer *w, const char *path);
 int npy_shape(struct npy_writer *w, size_t rows, size_t columns);
 int npy_row(struct npy_writer *w, const float *row);
 /* Gives the file its name when status is 0 and all rows were written, else
- * removes it. Returns status, or that of a failure. Frees. */
-int npy_close(struct npy_writer *w, int status);
+ * removes it. Returns status, or that of a failure. */
+int npy_end(struct npy_writer *w, int status);
+void npy_free(struct npy_writer *w);
 
 #endif

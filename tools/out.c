@@ -279,6 +279,16 @@ void end_by_signal(int number)
     raise(number);
 }
 
+void catch_endings(void)
+{
+    static const int numbers[] = {SIGTERM, SIGHUP, SIGQUIT};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        struct sigaction action;
+        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
+            set_handler(numbers[i], end_by_signal);
+    }
+}
+
 double now_seconds(void)
 {
     struct timespec t;

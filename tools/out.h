@@ -60,6 +60,9 @@ void forget_interrupt(void); /* interrupted() is false again */
 void set_signal_hooks(void (*noticed)(void), void (*ending)(void));
 /* Runs the second hook and ends the program as the signal does. A handler. */
 void end_by_signal(int number);
+/* Makes it the handler of the signals that would end the program without the
+ * hook. One that is ignored, as nohup does it, stays so. */
+void catch_endings(void);
 enum { EXIT_INTERRUPTED = 130 };
 
 double now_seconds(void); /* a clock that only goes forward */

@@ -217,6 +217,7 @@ static int run_with(struct job *j, const struct cli_value *shared, struct csv *c
     for (int i = 0; i < RUN_FIRST; i++)
         of_run[i] = shared[i];
     of_run[RUN_KV_SINK] = shared[RUN_FIRST];
+    of_run[RUN_KV_SINK].given = 0; /* of the formats that are measured, not of the model's own cache */
     int status = run_open(j->model, of_run, &cache, TLM_PRECISION_DEFAULT, &m);
     if (status == 0)
         status = measure(m, j, csv);
