@@ -258,7 +258,7 @@ def test_template_that_raises(piped, tiny_model, tmp_path):
     refuse = "{% if messages[0].content == 'bad' %}{{ raise_exception('Not this') }}{% endif %}"
     model = tiny_model(special=PLAIN, template=refuse + tiny.TEMPLATE)
     got = piped(model, ["bad", "good", "/save s.json"], "-m", "2")
-    assert got.returncode == 0 and re.fullmatch(r"error: .*Not this.*\n", got.stderr)
+    assert got.returncode == 0 and re.fullmatch(r"error: %s/\w+\.\w+: Not this\n" % model, got.stderr)
     assert saved(tmp_path) == as_json(dialogue(["good"], 2))
 
 
@@ -843,3 +843,63 @@ def test_reader_goes_away(turbolm_bin, simple):
     os.close(write)
     _, err = p.communicate(b"hello\n" * 3, timeout=60)
     assert (p.returncode, err) == (141, b"")
+
+
+# Hostile surroundings ------------------------------------------------------
+
+@pytest.mark.parametrize("args", [(), ("--system-prompt", "x")])
+def test_standard_input_that_cannot_be_read(turbolm_bin, simple, tmp_path, args):
+    folder = os.open(tmp_path, os.O_RDONLY)
+    got = subprocess.run([turbolm_bin, *chat_args(simple, *args)], stdin=folder, capture_output=True, text=True)
+    os.close(folder)
+    assert got.returncode == 1
+    assert re.fullmatch("error: cannot read standard input: .*\n", got.stderr)
+
+
+def test_lines_that_end_with_a_carriage_return(piped, simple, tmp_path):
+    got = piped(simple, 'hello\r\n\r\na\\\r\nb\r\n"""c\r\nd"""\r\n/save s.json\r\nq\r\nnever\r\n', "-m", "2")
+    assert (got.returncode, got.stderr) == (0, "")
+    assert saved(tmp_path) == as_json(dialogue(["hello", "a\nb", "c\nd"], 2))
+    for end in ("/exit\r\n", "/exit\r", "q\r"):
+        got = piped(simple, "x\r\n" + end, "-m", "2")
+        assert (got.returncode, got.stderr) == (0, "") and got.stdout.endswith("bye\n"), end
+    got = piped(simple, ["a\rb\r\r", "/save s.json"], "-m", "2")  # only the last one belongs to the line's end
+    assert saved(tmp_path) == as_json(dialogue(["a\rb\r"], 2))
+
+
+def test_load_takes_regular_files_only(piped, simple, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("fifo", ".", "/dev/null"):
+        got = piped(simple, ["/load " + name, "x"], "-m", "2", timeout=60)
+        assert got.returncode == 0 and re.fullmatch("error: %s: not a regular file.*\n" % re.escape(name), got.stderr)
+        assert len(said(got)[0]) == 1
+
+
+def test_save_keeps_links(piped, simple, tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "real.json").write_text("old")
+    (tmp_path / "deep" / "real.json").chmod(0o640)
+    (tmp_path / "link").symlink_to("deep/real.json")
+    (tmp_path / "link2").symlink_to("link")
+    (tmp_path / "broken").symlink_to("nowhere/x")
+    got = piped(simple, ["x", "/save link2", "/save broken"], "-m", "2")
+    assert re.fullmatch("error: broken: cannot save: .*\n", got.stderr)
+    assert (tmp_path / "link2").is_symlink() and (tmp_path / "link").is_symlink() and (tmp_path / "broken").is_symlink()
+    assert saved(tmp_path, "deep/real.json") == as_json(dialogue(["x"], 2))
+    assert (tmp_path / "deep" / "real.json").stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path / "deep") == ["real.json"]
+
+
+@pytest.mark.skipif(os.environ.get("TURBOLM_LIB") == "", reason="sanitizers have a handler of their own")
+def test_model_file_that_shrinks_while_in_use(turbolm_bin, tmp_path):
+    model = tiny.make(tmp_path / "model", special=PLAIN)
+    p = subprocess.Popen([turbolm_bin, *chat_args(model, "-m", "2")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True)
+    p.stdin.write("hi\n")
+    p.stdin.flush()
+    while "tok/s" not in p.stdout.readline():
+        pass
+    os.truncate(os.path.join(model, "model.safetensors"), 100)
+    _, err = p.communicate("there\n", timeout=100)
+    assert (p.returncode, err) == (
+        1, "error: %s: a file was shortened, or cannot be read any more, while in use\n" % model)

@@ -170,9 +170,10 @@ def test_default_template_of_a_model_without_one(turbolm, tiny_model):
 
 
 def test_template_that_raises(turbolm, tiny_model):
-    got = turbolm(*generate_args(tiny_model(template="{{ raise_exception('Only tools please') }}")))
-    assert got.returncode == 2 and got.stdout == ""
-    assert re.fullmatch(r"error: .*Only tools please.*\n", got.stderr)
+    model = tiny_model(template="{{ raise_exception('Only tools please') }}")
+    got = turbolm(*generate_args(model))
+    assert (got.returncode, got.stdout) == (1, "")
+    assert re.fullmatch(r"error: %s/\w+\.\w+: Only tools please\n" % model, got.stderr)
 
 
 def test_empty_prompt(turbolm, tiny_model):
@@ -720,3 +721,35 @@ def test_inspect_of_a_real_model(turbolm, model):
     assert 134_000_000 < found["parameters"] < 165_000_000
     assert sum(t["bytes"] for t in found["tensors"]) == found["bytes"]
     assert "<|im_start|>" in found["chat_template"]
+
+
+# the environment ------------------------------------------------------------
+
+@pytest.mark.parametrize("name", ["foo", "AVX2", "scalar ", "avx2" if os.uname().machine == "aarch64" else "neon"])
+@pytest.mark.parametrize("args", [["--version"], ["generate", "--model", "x"], ["inspect", "x"]])
+def test_instruction_set_that_is_not_there(turbolm, name, args):
+    got = turbolm(*args, env=dict(os.environ, TURBOLM_CPU=name))
+    assert (got.returncode, got.stdout) == (2, "")
+    assert re.fullmatch(r"error: TURBOLM_CPU: '%s', expected one of .*: scalar.*\n" % name, got.stderr)
+
+
+@pytest.mark.parametrize("name", ["", "scalar"])
+def test_instruction_set_that_is_there(turbolm, name):
+    got = turbolm("--version", env=dict(os.environ, TURBOLM_CPU=name))
+    assert (got.returncode, got.stderr) == (0, "") and ("scalar*" in got.stdout or not name)
+
+
+@pytest.mark.parametrize("command", [["perplexity", "--model"], ["turboquant", "eval", "--model"]])
+def test_text_is_read_before_the_model(turbolm, tmp_path, command):
+    """A missing or bad text is told of without a look at the model, which is not even there."""
+    (tmp_path / "bad.txt").write_bytes(b"a\xff")
+    for text, message in ((tmp_path / "none", "no such file"), (tmp_path, "cannot read"),
+                          (tmp_path / "bad.txt", "not valid UTF-8")):
+        got = turbolm(*command, "/nonexistent", "--data-path", text)
+        assert (got.returncode, got.stdout) == (1, "")
+        assert got.stderr.startswith("error: ") and message in got.stderr and got.stderr.count("\n") == 1
+
+
+def test_perplexity_without_a_text_fails_first(turbolm):
+    got = turbolm("perplexity", "--model", "/nonexistent")
+    assert (got.returncode, got.stdout) == (1, "") and "/nonexistent" not in got.stderr

@@ -135,7 +135,7 @@ def test_positional_behind_dashes(turbolm):
     ("--min-tokens-to-keep", "0", "must be from 1 to 2147483647, but is 0"),
     ("--top-k", "-1", "must be from 0 to 2147483647, but is -1"),
     ("--max-tokens", "-2", "must be at least -1, but is -2"),
-    ("--max-tokens", "99999999999999999999", "must be at least -1, but is 99999999999999999999"),
+    ("--max-tokens", "99999999999999999999", "too large: 99999999999999999999 does not fit into 64 bits"),
     ("--seed", "-1", "must be from 0 to 18446744073709551615, but is -1"),
     ("--seed", "18446744073709551616", "must be from 0 to 18446744073709551615, but is 18446744073709551616"),
     ("--threads", "0", "must be from 1 to 1024, but is 0"),
@@ -321,3 +321,14 @@ def test_manual_has_every_option(turbolm):
 def test_stored_manual_is_current(turbolm, root):
     with open(os.path.join(root, "docs", "man", "turbolm.1"), encoding="utf-8") as f:
         assert f.read() == turbolm("--man").stdout, "make it again: build/turbolm --man > docs/man/turbolm.1"
+
+
+@pytest.mark.parametrize("value, message", [
+    ("99999999999999999999", "too large: 99999999999999999999 does not fit into 64 bits"),
+    ("9" * 5000, "too large: 9{60,64}[.]{3}9{60,64} does not fit into 64 bits"),
+    ("-99999999999999999999", "must be at least -1, but is -99999999999999999999"),
+    ("-2", "must be at least -1, but is -2")], ids=["large", "very large", "small", "below"])
+def test_integers_out_of_range(turbolm, value, message):
+    got = turbolm("generate", "--model", "none", "-m=" + value)
+    assert (got.returncode, got.stdout) == (2, "")
+    assert re.search("error: argument --max-tokens/-m: %s\n$" % message, got.stderr), got.stderr

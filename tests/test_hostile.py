@@ -2,7 +2,9 @@
 line that names the file and what is wrong in it."""
 import json
 import os
+import re
 import resource
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -222,7 +224,7 @@ def test_positions_beyond_every_integer(refused, folder):
     assert "an integer" not in line
 
 
-def test_wrong_field_of_tokenizer_config(run, folder):
+def test_wrong_field_of_tokenizer_config(run, refused, folder):
     os.remove(os.path.join(folder, "chat_template.jinja"))
     for value in ({"chat_template": 7}, {"chat_template": [7]}, {"chat_template": [{"name": "a"}]},
                   {"chat_template": [{"name": [], "template": ""}]}, {"chat_template_type": 7},
@@ -230,10 +232,56 @@ def test_wrong_field_of_tokenizer_config(run, folder):
                   {"chat_template": "{{" + "(" * 100000},
                   {"chat_template": "{% if x %}" * 100000}, {"chat_template": "{{ " + "-" * 100000 + "1 }}"}):
         put(os.path.join(folder, "tokenizer_config.json"), json.dumps(value))
-        done = run("generate", "--model", folder, *GENERATE)
-        lines = done.stderr.splitlines()
-        assert len(lines) == 1 and lines[0].startswith("warning: the chat template is left out: " + folder), lines
-        assert done.returncode == 0 and (SANITIZED or done.megabytes < MEGABYTES)
+        for command in (("generate", "--model", folder, *GENERATE), ("chat", "--model", folder)):
+            refused(command, os.path.join(folder, "tokenizer_config.json"))
+        accepted(run("generate", "--model", folder, "--ignore-chat-template", *GENERATE))
+
+
+def break_template(path, kind):
+    if kind == "directory":
+        os.mkdir(path)
+    elif kind == "dangling link":
+        os.symlink("nowhere", path)
+    else:
+        put(path, "a\n{% if")
+
+
+@pytest.mark.parametrize("kind", ["syntax", "directory", "dangling link"])
+def test_template_that_cannot_be_used(run, refused, folder, tmp_path, kind):
+    """It stops what needs it, and nothing else."""
+    path = os.path.join(folder, "chat_template.jinja")
+    os.remove(path)
+    break_template(path, kind)
+    for command in (("generate", "--model", folder, *GENERATE), ("chat", "--model", folder),
+                    ("cache_prompt", "--model", folder, "--prompt", "x", "--prompt-cache-file", tmp_path / "c")):
+        line = refused(command, path)
+        assert "no chat template" not in line
+    accepted(run("generate", "--model", folder, "--ignore-chat-template", *GENERATE))
+    accepted(run("logits", "--model", folder, "--prompt", "x", "--out", tmp_path / "l.npy"))
+    accepted(run("tokenize", "--model", folder, "x"))
+    done = run("inspect", folder)
+    assert done.returncode == 0 and "cannot be used" in done.stdout
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("warning: ") and path in done.stderr
+
+
+def test_additional_template_that_cannot_be_used(refused, folder):
+    os.mkdir(os.path.join(folder, "additional_chat_templates"))
+    path = put(os.path.join(folder, "additional_chat_templates", "rag.jinja"), "{% for %}")
+    refused(("generate", "--model", folder, *GENERATE), path + ": line 1")
+
+
+def test_failing_template_is_named(refused, folder):
+    """By its file, or by the key of tokenizer_config.json."""
+    path = os.path.join(folder, "chat_template.jinja")
+    config = os.path.join(folder, "tokenizer_config.json")
+    for source, words in (("{{ raise_exception('Not this') }}", ": Not this"), ("\n{{ x.y }}", ": line 2: ")):
+        put(path, source)
+        refused(("generate", "--model", folder, *GENERATE), "error: " + path + words)
+    os.remove(path)
+    for value, where in (("{{ raise_exception('Not this') }}", ": chat_template: Not this"),
+                         ([{"name": "default", "template": "{{ x.y }}"}], ': chat_template "default": line 1: ')):
+        put(config, json.dumps({"chat_template": value}))
+        refused(("generate", "--model", folder, *GENERATE), "error: " + config + where)
 
 
 @pytest.mark.parametrize("template", [
@@ -246,8 +294,39 @@ def test_wrong_field_of_tokenizer_config(run, folder):
     "{{ messages.nothing.at.all }}", "{{ 1 // 0 }}"])
 def test_template_that_asks_for_too_much(refused, folder, template):
     put(os.path.join(folder, "chat_template.jinja"), template)
-    words = ["a?b"] if "raise" in template else ["chat template: line 1"]
-    refused(("generate", "--model", folder, *GENERATE), *words, status=(1, 2))
+    words = ": a?b" if "raise" in template else ": line 1: "
+    refused(("generate", "--model", folder, *GENERATE), os.path.join(folder, "chat_template.jinja") + words)
+
+
+# The model argument -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("mode, name", [(0, "config.json"), (0o744, "config.json"), (0o755, "model.safetensors")])
+def test_model_that_may_not_be_read(turbolm_bin, mode, name):
+    """As a user who is not its owner, where the tests run as root."""
+    as_nobody = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+    with tempfile.TemporaryDirectory() as top:  # others may not enter pytest's own
+        os.chmod(top, 0o755)
+        folder = tiny_model.make(os.path.join(top, "model"))
+        program = shutil.copy(turbolm_bin, os.path.join(top, "turbolm"))
+        os.chmod(program, 0o755)
+        os.chmod(os.path.join(folder, "model.safetensors"), 0)
+        os.chmod(folder, mode if as_nobody else mode & 0o677)
+        for command in (("generate", "--model", folder, *GENERATE), ("inspect", folder)):
+            done = subprocess.run([program, *command], capture_output=True, text=True, cwd="/", **as_nobody)
+            assert (done.returncode, done.stderr) == (
+                1, "error: %s: Permission denied\n" % os.path.join(folder, name))
+        path = put(os.path.join(top, "m.gguf"), "GGUF")
+        os.chmod(path, 0)
+        done = subprocess.run([program, "inspect", path], capture_output=True, text=True, cwd="/", **as_nobody)
+        assert (done.returncode, done.stderr) == (1, "error: %s: Permission denied\n" % path)
+        os.chmod(folder, 0o755)
+
+
+@pytest.mark.parametrize("name", ["./" + "x" * 5000, "./" + "é" * 2500, "./" + "x/" * 5000, "./" + "x" * 100000])
+def test_long_model_argument(refused, name):
+    for command in (("inspect", name), ("generate", "--model", name, *GENERATE), ("tokenize", "--model", name, "x")):
+        line = refused(command, "error: ./" + name[2:4], "...")
+        assert re.search(r": (File name too long|[Nn]o such file or directory)\n$", line) and len(line) < 1100
 
 
 # tokenizer.json ---------------------------------------------------------------------------------------

@@ -217,8 +217,25 @@ static void test_messages(void **state)
         {"{{ 'a'|nope }}", "template: line 1: No filter named 'nope'.", TLM_EFORMAT},
         {"\n{% if 1 %}",
          "template: line 2: Unexpected end of template. Jinja was looking for the following tags: "
-         "'elif'.",
+         "'elif' or 'else' or 'endif'. The innermost block that needs to be closed is 'if'.",
          TLM_EFORMAT},
+        {"{% if 1 %}{% set x %}a{% endset %}{% else %}",
+         "template: line 1: Unexpected end of template. Jinja was looking for the following tags: "
+         "'endif'. The innermost block that needs to be closed is 'if'.",
+         TLM_EFORMAT},
+        {"{% for a in b %}",
+         "template: line 1: Unexpected end of template. Jinja was looking for the following tags: "
+         "'endfor' or 'else'. The innermost block that needs to be closed is 'for'.",
+         TLM_EFORMAT},
+        {"{% if 1 %}{% nope %}",
+         "template: line 1: Encountered unknown tag 'nope'. Jinja was looking for the following tags: "
+         "'elif' or 'else' or 'endif'. The innermost block that needs to be closed is 'if'.",
+         TLM_EFORMAT},
+        {"{% if 1 %}{% call m() %}{% endif %}",
+         "template: line 1: Encountered unknown tag 'endif'. You probably made a nesting mistake. Jinja is expecting "
+         "this tag, but currently looking for 'endcall'. The innermost block that needs to be closed is 'call'.",
+         TLM_EFORMAT},
+        {"{% endif %}", "template: line 1: Encountered unknown tag 'endif'.", TLM_EFORMAT},
         {"{{ [].append(1) }}", "template: line 1: access to attribute 'append' of 'list' object is unsafe.",
          TLM_EINVAL},
         {"{{ 1 // 0 }}", "template: line 1: integer division or modulo by zero", TLM_EINVAL},

@@ -133,9 +133,20 @@ def test_clock(template, monkeypatch):
     assert text_of(template(source, {"messages": USER}, "--now", "1700000000")) == "2023-11-14 22:13:20||000000"
 
 
+@pytest.mark.parametrize("text, want", [
+    ("100%", "100%"), ("%d %", "01 %"), ("%", "%"), ("%%", "%"), ("%%%", "%%"), ("%-", "%-"), ("%_", "%_"),
+    ("%E", "%E"), ("%O", "%O"), ("a%-d%", "a1%"), ("", ""), ("%p%Z", "AM")])
+def test_clock_with_a_percent_sign_at_the_end(template, monkeypatch, text, want):
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.setenv("LC_ALL", "C")
+    assert text_of(template("{{ strftime_now(%r) }}" % text, {"messages": USER}, "--now", "0")) == want
+
+
 @pytest.mark.parametrize("request_text, message", [
     ('{"messages": []}', "the conversation is empty"),
-    ("{}", "the conversation is empty"),
+    ('{"messages": null}', "the conversation is empty"),
+    ("{}", "messages: the key is missing"),
+    ('{"tools": []}', "messages: the key is missing"),
     ("[]", "request: found list, expected an object"),
     ('{"messages": [1]}', "found int, expected an object for each message"),
     ('{"messages": [{"role": "user"}],\n"tools": {}}', "tools: found dict, expected an array"),
@@ -149,6 +160,17 @@ def test_clock(template, monkeypatch):
 ])
 def test_bad_requests(template, request_text, message):
     assert message in error_of(template("x", request_text))
+
+
+@pytest.mark.parametrize("request_text, message", [
+    ('{"messages": [\n{]}', "JSON line 2"), ("{}", "messages: the key is missing"), ("[]", "found list"),
+    ('{"messages": [1]}', "messages: found int"), ('{"messages": [{"role": "user"}], "tools": 1}', "tools: found int"),
+    ('{"messages": [{"role": "user"}], "functions": 1}', '"functions" is not a key')])
+def test_request_file_is_named(turbolm, tmp_path, request_text, message):
+    path = tmp_path / "r.json"
+    path.write_text(request_text)
+    got = turbolm("template", "--chat-template", "-", "--request", path, input="x")
+    assert error_of(got).startswith("error: %s: %s" % (path, message))
 
 
 def test_unknown_keys_are_told_of(template):

@@ -80,7 +80,8 @@ def test_bad_lines(run):
     for bad in (b"", b"x", b"1", b"[1]", b'"a', b'"a" "b"', b'"\\x"', b'"\\u12g4"', b'"\\u12', b'"\x01"', b'"a\\'):
         out, message = run("--jsonl", input=good + bad + b"\n" + good, status=1)
         assert out == b"[256, 97]\n" and "standard input: line 2: " in message and message.count("\n") == 1
-    for bad in (b'"a"', b"[1,]", b"[,1]", b"[1 2]", b"[260]", b"[-1]", b"[1.5]", b"[1", b"[1]x", b"[[1]]", b"[true]"):
+    for bad in (b'"a"', b"[1,]", b"[,1]", b"[1 2]", b"[260]", b"[-1]", b"[1.5]", b"[1", b"[1]x", b"[[1]]", b"[true]",
+                b"[01]", b"[007, 2]", b"[1, 00]", b"[1e0]", b"[+1]", b"[\xc2\xa01]", b"[1\x0b]"):
         out, message = run("--jsonl", "--decode", input=b"[97]\n" + bad, status=1)
         assert out == b'"a"\n' and "line 2: " in message
 

@@ -255,6 +255,8 @@ static int converse(struct chat *c)
             return EXIT_INTERRUPTED;
         if (got == INPUT_INTERRUPT)
             screen_note("Ctrl-C again or Ctrl-D leaves");
+        if (got == INPUT_FAILED)
+            return 1;
         if (got == INPUT_END && !input_is_terminal())
             return 0;
         if (got == INPUT_END || (got == INPUT_TEXT && take(c, &t) == LEAVE)) {
@@ -279,6 +281,10 @@ static int start(struct tlm_model *m, const char *prog, const struct cli_value *
     tlm_model_info_get(m, &info);
     if (tlm_model_tokenizer(m) == NULL) {
         out_error("%s has no tokenizer", info.path);
+        return 1;
+    }
+    if (tlm_model_chat_template_error(m) != NULL) {
+        out_error("%s", tlm_model_chat_template_error(m));
         return 1;
     }
     if (tlm_model_chat_template(m) == NULL) {

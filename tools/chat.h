@@ -101,7 +101,7 @@ int chat_answer(struct chat_speaker *s, const struct chat_messages *c, struct ch
 
 /* Reading (chat_input.c, chat_edit.c) --------------------------------------- */
 
-enum chat_input { INPUT_TEXT, INPUT_BAD, INPUT_END, INPUT_INTERRUPT };
+enum chat_input { INPUT_TEXT, INPUT_BAD, INPUT_END, INPUT_FAILED, INPUT_INTERRUPT };
 
 struct chat_text {
     char *text; /* free with tool_free */
@@ -113,7 +113,8 @@ struct chat_text {
 void input_open(void);
 void input_close(void);
 int input_is_terminal(void);
-/* A message, which may be of several lines. INPUT_BAD: refused, with a message. */
+/* A message, which may be of several lines. INPUT_BAD: refused, with a
+ * message. INPUT_FAILED: standard input cannot be read, which was said. */
 enum chat_input input_read(struct chat_text *out);
 
 enum { INPUT_MAX = 1 << 24 }; /* bytes of a message */

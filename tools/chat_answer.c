@@ -7,6 +7,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "prompt.h"
 #include "run.h"
 
 enum { POLL_MS = 50 };
@@ -327,16 +328,13 @@ static int speak(struct listener *l, const char *prompt, size_t len, struct chat
 
 int chat_answer(struct chat_speaker *s, const struct chat_messages *c, struct chat_answer *a)
 {
-    struct tlm_error e = {TLM_OK, ""};
     struct listener l = {.s = s, .shown = {.at_start = 1}};
     char *messages = messages_text(c, 0), *prompt = NULL;
     size_t len = 0;
     struct tlm_chat_request r = {.messages = messages, .kwargs = s->kwargs, .now = -1, .add_generation_prompt = 1};
     int good = 0;
     *a = (struct chat_answer){NULL, NULL};
-    if (tlm_chat_template_render(tlm_model_chat_template(s->model), &r, &prompt, &len, &e) != TLM_OK)
-        out_tlm_error(&e);
-    else
+    if (prompt_render(s->model, &r, &prompt, &len) == 0)
         good = speak(&l, prompt, len, a);
     tool_free(l.parts[TLM_PART_CONTENT].data);
     tool_free(l.parts[TLM_PART_REASONING].data);

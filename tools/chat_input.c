@@ -106,13 +106,20 @@ static enum chat_input fill(void)
         n = read(STDIN_FILENO, in.buffer, sizeof in.buffer);
         if (n < 0 && errno != EINTR && errno != EAGAIN) {
             out_error("cannot read standard input: %s", strerror(errno));
-            n = 0;
+            return INPUT_FAILED;
         }
     }
     in.at = 0;
     in.n = (size_t)n;
     in.ended = n == 0 && !in.terminal;
     return n > 0 ? INPUT_TEXT : INPUT_END;
+}
+
+/* Lines from a pipe or file may end as on Windows. */
+static void drop_return(struct chat_line *line, size_t start)
+{
+    if (!in.terminal && line->n > start && line->data[line->n - 1] == '\r')
+        line->data[--line->n] = '\0';
 }
 
 static enum chat_input plain_line(struct chat_line *line, int first)
@@ -125,17 +132,22 @@ static enum chat_input plain_line(struct chat_line *line, int first)
     for (;;) {
         if (in.at == in.n) {
             enum chat_input got = in.ended ? INPUT_END : fill();
-            if (got == INPUT_INTERRUPT)
+            if (got == INPUT_INTERRUPT || got == INPUT_FAILED)
                 return got;
-            if (got == INPUT_END)
-                return line->n > start ? INPUT_TEXT : INPUT_END;
+            if (got == INPUT_END) {
+                int any = line->n > start;
+                drop_return(line, start);
+                return any ? INPUT_TEXT : INPUT_END;
+            }
         }
         const char *p = in.buffer + in.at, *end = memchr(p, '\n', in.n - in.at);
         size_t n = end != NULL ? (size_t)(end - p) : in.n - in.at;
         line_add(line, p, n);
         in.at += n + (end != NULL);
-        if (end != NULL)
+        if (end != NULL) {
+            drop_return(line, start);
             return INPUT_TEXT;
+        }
     }
 }
 
@@ -194,7 +206,7 @@ static enum chat_input read_continued(struct chat_line *m)
         m->data[m->n - 1] = '\n';
         from = m->n;
         enum chat_input got = next_line(m, 0);
-        if (got == INPUT_INTERRUPT || got == INPUT_BAD)
+        if (got == INPUT_INTERRUPT || got == INPUT_FAILED || got == INPUT_BAD)
             return got;
         if (got == INPUT_END) {
             m->data[--m->n] = '\0';

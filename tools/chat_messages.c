@@ -1,8 +1,10 @@
 /* The conversation of turbolm chat, and its file: a JSON array of objects with
  * role, content and, for answers, reasoning_content. */
+#define _XOPEN_SOURCE 700
 #include "chat.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,6 +122,20 @@ static int write_file(const char *path, const char *text, mode_t mode)
     return good;
 }
 
+/* Where path leads, so that a link stays one; path itself where nothing is there. NULL: errno says why. */
+static char *save_target(const char *path)
+{
+    struct stat st;
+    char *real = realpath(path, NULL);
+    if (real != NULL || errno != ENOENT)
+        return real;
+    if (lstat(path, &st) == 0) { /* a link whose target is not there */
+        errno = ENOENT;
+        return NULL;
+    }
+    return copy_text(path);
+}
+
 int messages_save(const struct chat_messages *c, const char *path)
 {
     struct stat st;
@@ -128,11 +144,16 @@ int messages_save(const struct chat_messages *c, const char *path)
         out_error("%s: not a regular file", path);
         return 0;
     }
-    size_t room = strlen(path) + 32;
+    char *target = save_target(path);
+    if (target == NULL) {
+        out_error("%s: cannot save: %s", path, strerror(errno));
+        return 0;
+    }
+    size_t room = strlen(target) + 32;
     char *temporary = tool_alloc(room, 1), *text = messages_text(c, 1);
-    snprintf(temporary, room, "%s.%ld.tmp", path, (long)getpid());
+    snprintf(temporary, room, "%s.%ld.tmp", target, (long)getpid());
     int good = write_file(temporary, text, exists ? st.st_mode & 0777 : 0);
-    if (good && rename(temporary, path) != 0) {
+    if (good && rename(temporary, target) != 0) {
         int saved = errno;
         unlink(temporary);
         errno = saved;
@@ -142,6 +163,7 @@ int messages_save(const struct chat_messages *c, const char *path)
         out_error("%s: cannot save: %s", path, strerror(errno));
     cJSON_free(text);
     tool_free(temporary);
+    tool_free(target);
     return good;
 }
 
@@ -151,14 +173,20 @@ int messages_save(const struct chat_messages *c, const char *path)
 static char *read_file(const char *path, size_t *len)
 {
     struct stat st;
-    FILE *f = fopen(path, "rb");
-    if (f == NULL) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nothing writes to must not stop it */
+    int good = fd >= 0 && fstat(fd, &st) == 0;
+    if (!good)
         out_error("%s: %s", path, strerror(errno));
-        return NULL;
-    }
-    if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > FILE_MAX) {
+    if (good && (!S_ISREG(st.st_mode) || st.st_size > FILE_MAX)) {
         out_error("%s: not a regular file of at most %d bytes", path, FILE_MAX);
-        fclose(f);
+        good = 0;
+    }
+    FILE *f = good ? fdopen(fd, "rb") : NULL;
+    if (f == NULL) {
+        if (good)
+            out_error("%s: %s", path, strerror(errno));
+        if (fd >= 0)
+            close(fd);
         return NULL;
     }
     size_t n = (size_t)st.st_size;

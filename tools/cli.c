@@ -243,8 +243,10 @@ static int read_double(const char *text, double *out)
     return *end == '\0';
 }
 
-static int range_error(const struct parser *p, const struct cli_option *o, const char *text)
+static int range_error(const struct parser *p, const struct cli_option *o, const char *value)
 {
+    char text[128];
+    tool_fit_text(text, sizeof text, value);
     if (o->min != NULL && o->max != NULL)
         return cli_usage_error(p->command, p->prog, o->name, "must be from %s to %s, but is %s", o->min, o->max, text);
     if (o->min != NULL)
@@ -270,16 +272,22 @@ static int take_integer(const struct parser *p, const struct cli_option *o, cons
     if (!cli_read_integer(text, &negative, &magnitude, &overflow))
         return type_error(p, o, "int", text);
     if (o->type == CLI_NATURAL) {
-        if (overflow || (negative && magnitude > 0))
+        if (overflow || (negative && magnitude > 0)) {
+            char shown[128];
+            tool_fit_text(shown, sizeof shown, text);
             return cli_usage_error(p->command, p->prog, o->name, "must be from 0 to %llu, but is %s",
-                                   (unsigned long long)UINT64_MAX, text);
+                                   (unsigned long long)UINT64_MAX, shown);
+        }
         v->natural = magnitude;
         return -1;
     }
     if (overflow || magnitude > (uint64_t)INT64_MAX) {
-        if (o->min != NULL || o->max != NULL)
+        char shown[128];
+        if ((negative ? o->min : o->max) != NULL)
             return range_error(p, o, text);
-        return cli_usage_error(p->command, p->prog, o->name, "does not fit into 64 bits: %s", text);
+        tool_fit_text(shown, sizeof shown, text);
+        return cli_usage_error(p->command, p->prog, o->name, "too %s: %s does not fit into 64 bits",
+                               negative ? "small" : "large", shown);
     }
     v->integer = negative ? -(int64_t)magnitude : (int64_t)magnitude;
     return in_range(o, (double)v->integer) ? -1 : range_error(p, o, text);

@@ -270,7 +270,7 @@ static void put_man_environment(void)
         {"HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE", "1: use the cache alone."},
         {"HF_HUB_ETAG_TIMEOUT, HF_HUB_DOWNLOAD_TIMEOUT", "Seconds to wait for an answer, and for data (10)."},
         {"CURL_CA_BUNDLE, REQUESTS_CA_BUNDLE, SSL_CERT_FILE", "Certificates to trust."},
-        {"TURBOLM_CPU", "Instruction sets to use, for tests."},
+        {"TURBOLM_CPU", "Highest instruction set to use, for tests; one that is not there is refused."},
         {"COLUMNS", "Width of help texts."},
         {"NO_COLOR", "Not empty: no colours in chat."},
         {"XDG_STATE_HOME", "Where chat keeps its history, by default ~/.local/state."},

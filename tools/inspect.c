@@ -236,6 +236,8 @@ static void print_text(const struct tlm_model *m, const struct tlm_model_info *i
     print_tokenizer(m);
     if (t != NULL)
         out_print("%-16s%zu bytes\n", "chat template", strlen(tlm_chat_template_source(t)));
+    else if (tlm_model_chat_template_error(m) != NULL)
+        print_clean("chat template", "cannot be used");
     else
         out_print("%-16snone\n", "chat template");
     print_memory(info);
@@ -258,6 +260,8 @@ static int run(const char *prog, const struct cli_value *v)
     if (status != 0)
         return status;
     tlm_model_info_get(m, &info);
+    if (tlm_model_chat_template_error(m) != NULL)
+        out_warning("the chat template cannot be used: %s", tlm_model_chat_template_error(m));
     if (v[JSON].truth)
         print_json(m, &info);
     else

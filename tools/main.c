@@ -123,7 +123,10 @@ int main(int argc, char **argv)
 {
     static const char prefix[] = "mlx_lm.";
     char *none[] = {(char[]){"turbolm"}, NULL};
+    struct tlm_error e = {TLM_OK, ""};
     out_init();
+    if (tlm_environment_check(&e) != TLM_OK)
+        return out_tlm_error(&e);
     if (argc < 1) {
         argc = 1;
         argv = none;

@@ -50,6 +50,47 @@ static void set_handler(int number, void (*handler)(int))
     sigaction(number, &action, NULL);
 }
 
+/* A page of a mapped file that is no longer there: the file was shortened, or
+ * its disk fails. The line is made beforehand, as a handler may not format. */
+static char bus_message[1024];
+static size_t bus_message_len;
+
+static void on_bus_error(int number, siginfo_t *info, void *context)
+{
+    (void)context;
+    if (info->si_code != BUS_ADRERR) {
+        end_by_signal(number);
+        return;
+    }
+    if (ending_hook != NULL)
+        ending_hook();
+    (void)!write(STDERR_FILENO, bus_message, bus_message_len);
+    _exit(1);
+}
+
+void out_name_model(const char *model)
+{
+    char line[sizeof bus_message - 1], name[512];
+    tool_fit_text(name, sizeof name, model);
+    int n = snprintf(line, sizeof line, "error: %s%sa file was shortened, or cannot be read any more, while in use",
+                     name, name[0] != '\0' ? ": " : "");
+    bus_message_len = 0;
+    for (int i = 0; i < n; i++)
+        bus_message[i] = (unsigned char)line[i] < 0x20 || line[i] == 0x7f ? '?' : line[i];
+    bus_message[n] = '\n';
+    bus_message_len = (size_t)n + 1;
+}
+
+static void catch_bus_errors(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, NULL);
+}
+
 void out_init(void)
 {
     /* Opened for reading: a write to what was a closed stream still fails. */
@@ -60,6 +101,8 @@ void out_init(void)
     set_handler(SIGPIPE, SIG_IGN);
     set_handler(SIGXFSZ, SIG_IGN); /* a file at its limit is a failed write as well */
     set_handler(SIGINT, on_interrupt);
+    out_name_model("");
+    catch_bus_errors();
     tlm_log_set(log_message, NULL);
 }
 
@@ -110,8 +153,16 @@ int out_finish(int status)
 
 static void print_message(const char *kind, const char *fmt, va_list ap)
 {
-    char line[4096];
-    vsnprintf(line, sizeof line, fmt, ap);
+    char line[4096], *whole = NULL;
+    va_list again;
+    va_copy(again, ap);
+    int n = vsnprintf(line, sizeof line, fmt, ap);
+    if (n >= (int)sizeof line && (whole = malloc((size_t)n + 1)) != NULL) {
+        vsnprintf(whole, (size_t)n + 1, fmt, again);
+        tool_fit_text(line, sizeof line, whole);
+    }
+    va_end(again);
+    free(whole);
     for (char *p = line; *p != '\0'; p++) {
         if ((unsigned char)*p < 0x20 || *p == 0x7f)
             *p = '?';
@@ -166,6 +217,24 @@ void *tool_alloc(size_t n, size_t size)
 void tool_free(void *p)
 {
     free(p);
+}
+
+void tool_fit_text(char *out, size_t room, const char *text)
+{
+    static const char dots[] = "...";
+    size_t len = strlen(text);
+    if (len < room) {
+        memcpy(out, text, len + 1);
+        return;
+    }
+    size_t head = (room - sizeof dots) / 2, tail = room - sizeof dots - head;
+    while (head > 0 && ((unsigned char)text[head] & 0xC0) == 0x80)
+        head--;
+    while (tail > 0 && ((unsigned char)text[len - tail] & 0xC0) == 0x80)
+        tail--;
+    memcpy(out, text, head);
+    memcpy(out + head, dots, sizeof dots - 1);
+    memcpy(out + head + sizeof dots - 1, text + len - tail, tail + 1);
 }
 
 /* Length of the valid UTF-8 character at p, or 0. Table 3-7 of the Unicode

@@ -15,8 +15,12 @@
 
 /* Call first: makes sure that descriptors 0 to 2 are taken, so that no file
  * that is opened later is mistaken for a closed stream, and ignores SIGPIPE
- * and SIGXFSZ, so that a closed pipe or a file limit is a write error. Routes the library's messages. */
+ * and SIGXFSZ, so that a closed pipe or a file limit is a write error. A mapped file that shrinks ends the program
+ * with a message and status 1. Routes the library's messages. */
 void out_init(void);
+
+/* The model whose files are mapped from now on, for the message when one of them is shortened. */
+void out_name_model(const char *model);
 
 /* Standard output. After a failure further calls do nothing. */
 void out_write(const char *text, size_t len);
@@ -44,6 +48,8 @@ void tool_free(void *p);
 /* A copy with every invalid part of UTF-8 as U+FFFD and, with plain set,
  * control characters as '?'; free with tool_free. NULL for NULL. */
 char *tool_clean_text(const char *text, int plain);
+/* text, its middle replaced by dots where it does not fit into out, of room bytes (at least 8). */
+void tool_fit_text(char *out, size_t room, const char *text);
 /* Offset of the first byte that is not part of valid UTF-8, or len. */
 size_t tool_utf8_valid(const char *text, size_t len);
 

@@ -170,9 +170,13 @@ static int run(const char *prog, const struct cli_value *v)
     if (j.from >= j.text.length)
         return cli_usage_error(&perplexity_command, prog, "--score-from", "must be below --sequence-length, but is %zu",
                                j.from);
-    int status = j.csv != NULL ? csv_open(&csv, j.csv, heading) : 0;
-    if (status != 0)
+    int status = text_rows_open(&j.text);
+    if (status == 0 && j.csv != NULL)
+        status = csv_open(&csv, j.csv, heading);
+    if (status != 0) {
+        text_rows_close(&j.text);
         return status;
+    }
     if (j.human) {
         out_print("Loading model from %s...\n", j.model);
         out_flush();
@@ -181,6 +185,7 @@ static int run(const char *prog, const struct cli_value *v)
     if (status == 0)
         status = measure(m, &j, &csv);
     tlm_model_close(m);
+    text_rows_close(&j.text);
     return csv_close(&csv, status);
 }
 

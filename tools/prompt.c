@@ -91,11 +91,24 @@ static int encode_plain(const struct tlm_model *m, const struct prompt *p, int32
     return encode(m, p->text, strlen(p->text), p->is_suffix ? 0 : TLM_ENCODE_SPECIAL, ids, n);
 }
 
+int prompt_render(const struct tlm_model *m, const struct tlm_chat_request *r, char **text, size_t *len)
+{
+    struct tlm_error e = {TLM_OK, ""};
+    const struct tlm_chat_template *t = tlm_model_chat_template(m);
+    const char *origin = tlm_chat_template_origin(t);
+    if (tlm_chat_template_render(t, r, text, len, &e) == TLM_OK)
+        return 0;
+    if (origin == NULL || strstr(e.message, origin) != NULL)
+        out_error("%s", e.message);
+    else
+        out_error("%s: %s", origin, e.message); /* words that the template raised name no file */
+    return 1;
+}
+
 /* p with another user's message through the template; *text: free with tlm_free. */
 static int render(const struct tlm_model *m, const struct prompt *p, const char *user, int64_t now, char **text,
                   size_t *len)
 {
-    struct tlm_error e = {TLM_OK, ""};
     char *messages = messages_text(p, user), *kwargs = prompt_kwargs(m, p->kwargs);
     int status = 0;
     struct tlm_chat_request r = {.messages = messages, .kwargs = kwargs, .now = now};
@@ -104,8 +117,8 @@ static int render(const struct tlm_model *m, const struct prompt *p, const char 
     if (messages == NULL) {
         out_error("out of memory");
         status = 1;
-    } else if (tlm_chat_template_render(tlm_model_chat_template(m), &r, text, len, &e) != TLM_OK) {
-        status = out_tlm_error(&e);
+    } else {
+        status = prompt_render(m, &r, text, len);
     }
     cJSON_free(messages);
     tool_free(kwargs);
@@ -138,6 +151,11 @@ int prompt_encode(const struct tlm_model *m, const struct prompt *p, int32_t **i
     struct tlm_model_info info;
     const struct tlm_chat_template *t = tlm_model_chat_template(m);
     tlm_model_info_get(m, &info);
+    if (tlm_model_chat_template_error(m) != NULL && !p->ignore_template) {
+        out_error("%s%s", tlm_model_chat_template_error(m),
+                  p->is_whole ? "" : "; --ignore-chat-template works without it");
+        return 1;
+    }
     if (t == NULL && p->require_template) {
         out_error("--use-default-chat-template: %s has no chat template", info.path);
         return 2;

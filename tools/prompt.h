@@ -24,6 +24,9 @@ char *prompt_expand(const char *text);
  * tool_free. */
 char *prompt_kwargs(const struct tlm_model *m, const char *user);
 
+/* r with the model's template; *text: free with tlm_free. Returns 0, or 1 after a message that names the template. */
+int prompt_render(const struct tlm_model *m, const struct tlm_chat_request *r, char **text, size_t *len);
+
 /* Renders p with the model's template, or takes its text alone where there is
  * none. *ids: free with tlm_free. Returns 0, or the exit status after a
  * message; warns of parts that only a template could use. */

@@ -54,8 +54,10 @@ int run_resolve(const char *model, char **path)
     enum tlm_status s = tlm_hub_resolve(model, &o, path, &e);
     fetch_bar_end(&bar);
     release_interrupt();
-    if (s == TLM_OK && !interrupted())
+    if (s == TLM_OK && !interrupted()) {
+        out_name_model(model);
         return 0;
+    }
     if (s == TLM_OK)
         tlm_hub_path_free(*path);
     else

@@ -33,14 +33,15 @@ static int render(const struct cli_value *v, const char *path, const char *sourc
     char *text = NULL;
     size_t len = 0;
     int status = 0;
+    const char *name = strcmp(v[REQUEST].text, "-") != 0 ? v[REQUEST].text : NULL;
     if (tlm_chat_template_load(path, source, v[TEMPLATE].text, v[BOS].text, v[EOS].text, &t, &e) != TLM_OK) {
         (void)out_tlm_error(&e);
         status = 1;
     } else if (t == NULL) {
         out_error("%s has no chat template; --chat-template gives one", v[MODEL].text);
         status = 1;
-    } else if (tlm_chat_template_render_json(t, request, n, v[NOW].given ? v[NOW].integer : -1, &text, &len, &e) !=
-               TLM_OK) {
+    } else if (tlm_chat_template_render_json(t, request, n, name, v[NOW].given ? v[NOW].integer : -1, &text, &len,
+                                             &e) != TLM_OK) {
         (void)out_tlm_error(&e);
         status = 1;
     } else {

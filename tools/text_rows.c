@@ -7,21 +7,28 @@
 #include "out.h"
 #include "run.h"
 
-static int read_text(const struct text_rows *t, char **text, size_t *len)
+int text_rows_open(struct text_rows *t)
 {
+    if (t->inner != NULL)
+        return 0;
     if (strcmp(t->path, "-") != 0 && access(t->path, F_OK) != 0) {
         out_error("%s: no such file; data sets of a hub are not supported yet", t->path);
         return 1;
     }
-    int status = run_read_text(t->path, text, len);
+    int status = run_read_text(t->path, &t->text, &t->len);
     if (status != 0)
         return status;
-    size_t valid = tool_utf8_valid(*text, *len);
-    if (valid == *len)
+    size_t valid = tool_utf8_valid(t->text, t->len);
+    if (valid == t->len)
         return 0;
     out_error("%s is not valid UTF-8 at byte %zu", t->path, valid);
-    tool_free(*text);
     return 1;
+}
+
+void text_rows_close(struct text_rows *t)
+{
+    tool_free(t->text);
+    t->text = NULL;
 }
 
 static int cut(const struct tlm_model *m, const struct text_rows *t, const int32_t *ids, size_t n, int32_t **rows,
@@ -52,26 +59,17 @@ int text_rows_read(const struct tlm_model *m, const struct text_rows *t, int32_t
 {
     struct tlm_error e = {TLM_OK, ""};
     struct tlm_model_info info;
-    char *text = NULL;
-    size_t len = 0, n;
+    const char *text = t->inner != NULL ? t->inner : t->text;
+    size_t len = t->inner != NULL ? strlen(t->inner) : t->len, n;
     int32_t *ids;
     tlm_model_info_get(m, &info);
     if (tlm_model_tokenizer(m) == NULL) {
         out_error("%s has no tokenizer", info.path);
         return 1;
     }
-    int status = t->inner != NULL ? 0 : read_text(t, &text, &len);
-    if (status != 0)
-        return status;
-    const char *from = t->inner != NULL ? t->inner : text;
-    if (t->inner != NULL)
-        len = strlen(t->inner);
-    if (tlm_tokenizer_encode(tlm_model_tokenizer(m), from, len, 0, &ids, &n, &e) != TLM_OK)
-        status = out_tlm_error(&e);
-    tool_free(text);
-    if (status != 0)
-        return status;
-    status = cut(m, t, ids, n, rows, n_rows);
+    if (tlm_tokenizer_encode(tlm_model_tokenizer(m), text, len, 0, &ids, &n, &e) != TLM_OK)
+        return out_tlm_error(&e);
+    int status = cut(m, t, ids, n, rows, n_rows);
     tlm_free(ids);
     if (status == 0 && info.context_length > 0 && t->length > (size_t)info.context_length)
         out_warning("rows have %zu tokens, the model's context %lld", t->length, (long long)info.context_length);

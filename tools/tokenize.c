@@ -242,14 +242,14 @@ static void ids_add(struct ids *l, int32_t id)
     l->at[l->n++] = id;
 }
 
-/* An id of the vocabulary as digits; 0 when it is none. */
-static int take_id(struct reader *r, int32_t size, struct ids *out)
+/* An id of the vocabulary as digits, in JSON without zeros before them; 0 when it is none. */
+static int take_id(struct reader *r, int32_t size, int json, struct ids *out)
 {
     int64_t id = 0;
     const char *from = r->p;
     for (; r->p < r->end && *r->p >= '0' && *r->p <= '9'; r->p++)
         id = id < INT32_MAX ? id * 10 + (*r->p - '0') : id;
-    if (r->p == from || id >= size)
+    if (r->p == from || id >= size || (json && *from == '0' && r->p - from > 1))
         return 0;
     ids_add(out, (int32_t)id);
     return 1;
@@ -264,7 +264,7 @@ static const char *parse_array(const struct bytes *line, int32_t size, struct id
         if (!first && !take(&r, ','))
             return "a JSON array without its end";
         skip_space(&r);
-        if (!take_id(&r, size, out))
+        if (!take_id(&r, size, 1, out))
             return "found what is not a token id of this vocabulary";
     }
     return at_end(&r) ? NULL : "text after the JSON array";
@@ -279,7 +279,7 @@ static const char *parse_plain(const struct bytes *text, int32_t size, struct id
             r.p++;
         if (r.p == r.end)
             return NULL;
-        if ((from == r.p && r.p != text->data) || !take_id(&r, size, out))
+        if ((from == r.p && r.p != text->data) || !take_id(&r, size, 0, out))
             return "found what is not a token id of this vocabulary";
     }
 }

@@ -253,12 +253,15 @@ static int run(const char *prog, const struct cli_value *v)
                                  "must be below --sequence-length, but is %zu", j.from);
     if (status == 0 && j.plot != NULL)
         status = plot_find();
+    if (status == 0)
+        status = text_rows_open(&j.text);
     if (status == 0 && j.csv != NULL)
         status = csv_open(&csv, j.csv, heading);
     if (status == 0) {
         name_formats(&j, &v[FORMATS]);
         status = csv_close(&csv, run_with(&j, shared, &csv));
     }
+    text_rows_close(&j.text);
     tool_free(j.formats);
     tool_free(inner);
     return status;

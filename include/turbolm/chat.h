@@ -38,6 +38,9 @@ TLM_API void tlm_chat_template_free(struct tlm_chat_template *t);
 /* The template's source (the default one of several); "" for a renderer that
  * chat_template_type names. */
 TLM_API const char *tlm_chat_template_source(const struct tlm_chat_template *t);
+/* Where in the model's files that source stands, for messages: "model/chat_template.jinja",
+ * "model.gguf: tokenizer.chat_template". NULL for one given as text and for such a renderer. */
+TLM_API const char *tlm_chat_template_origin(const struct tlm_chat_template *t);
 
 /* *text: len bytes and a NUL; free with tlm_free. A template that raises gives
  * its own message with TLM_EINVAL. */
@@ -46,9 +49,11 @@ TLM_API enum tlm_status tlm_chat_template_render(const struct tlm_chat_template 
 /* The same from one JSON object: messages, tools, documents,
  * add_generation_prompt (default true), continue_final_message (true, or the
  * field of the message to continue) and chat_template_kwargs. Numbers keep
- * their form. An unknown key is a warning. now: as in tlm_chat_request. */
+ * their form. An unknown key is a warning. name: of the request's file, for messages, or
+ * NULL. now: as in tlm_chat_request. */
 TLM_API enum tlm_status tlm_chat_template_render_json(const struct tlm_chat_template *t, const char *request, size_t n,
-                                                      int64_t now, char **text, size_t *len, struct tlm_error *e);
+                                                      const char *name, int64_t now, char **text, size_t *len,
+                                                      struct tlm_error *e);
 
 /* Telling the thoughts of an answer from what it says.
  *

@@ -74,6 +74,8 @@ TLM_API int tlm_model_tensor(const struct tlm_model *m, size_t i, struct tlm_ten
 /* NULL when the source has none (also after metadata_only where it is absent). */
 TLM_API const struct tlm_tokenizer *tlm_model_tokenizer(const struct tlm_model *m);
 TLM_API const struct tlm_chat_template *tlm_model_chat_template(const struct tlm_model *m);
+/* What is wrong with the template that the source has but tlm_model_chat_template() cannot give; NULL: nothing. */
+TLM_API const char *tlm_model_chat_template_error(const struct tlm_model *m);
 /* Ids that end a generation: tokenizer, config and generation_config together. */
 TLM_API const int32_t *tlm_model_eos(const struct tlm_model *m, size_t *n);
 

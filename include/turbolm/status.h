@@ -43,6 +43,10 @@ TLM_API const char *tlm_version(void);
  * processor has marked; "cpu: scalar avx2* avx512". */
 TLM_API const char *tlm_build_info(void);
 
+/* Fails when the environment variable TURBOLM_CPU names an instruction set that is not known or not there. Opening a
+ * model to run it fails for the same reason. */
+TLM_API enum tlm_status tlm_environment_check(struct tlm_error *e);
+
 #ifdef __cplusplus
 }
 #endif

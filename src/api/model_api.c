@@ -81,15 +81,11 @@ static enum tlm_status open_text(struct tlm_model *m, struct tlm_error *e)
     }
     if (s != TLM_OK)
         return s;
-    /* A template that cannot be read stands in the way of chat only. */
-    struct tlm_error te = {0};
-    s = ck->is_gguf ? chat_template_from_gguf(ck->gguf, &m->chat_template, &te)
-                    : tlm_chat_template_open(ck->path, &m->chat_template, &te);
-    if (s == TLM_ENOMEM)
-        return err_set(e, s, "%s", te.message);
-    if (s != TLM_OK)
-        log_warn("the chat template is left out: %s", te.message);
-    return TLM_OK;
+    /* A template that cannot be used stands in the way of what needs one only, which asks for the error. */
+    struct tlm_error *te = &m->template_error;
+    s = ck->is_gguf ? chat_template_from_gguf(ck->gguf, &m->chat_template, te)
+                    : tlm_chat_template_open(ck->path, &m->chat_template, te);
+    return s == TLM_ENOMEM ? err_set(e, s, "%s", te->message) : TLM_OK;
 }
 
 /* The format that most matrix elements are in. */
@@ -291,6 +287,11 @@ const struct tlm_tokenizer *tlm_model_tokenizer(const struct tlm_model *m)
 const struct tlm_chat_template *tlm_model_chat_template(const struct tlm_model *m)
 {
     return m->chat_template;
+}
+
+const char *tlm_model_chat_template_error(const struct tlm_model *m)
+{
+    return m->template_error.status != TLM_OK ? m->template_error.message : NULL;
 }
 
 const int32_t *tlm_model_eos(const struct tlm_model *m, size_t *n)

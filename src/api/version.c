@@ -6,6 +6,7 @@
 #include <turbolm/turbolm.h>
 
 #include "backend/cpu/cpu_backend.h"
+#include "base/cpu.h"
 #include "base/mem.h"
 
 #ifndef TLM_VERSION
@@ -23,6 +24,11 @@ const char *tlm_build_info(void)
     if (!line[0])
         snprintf(line, sizeof line, "cpu: %s", backend_cpu_isa_list());
     return line;
+}
+
+enum tlm_status tlm_environment_check(struct tlm_error *e)
+{
+    return cpu_check(e);
 }
 
 void tlm_free(void *p)

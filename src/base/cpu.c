@@ -59,7 +59,7 @@ static void init(void)
     if (!mask || !*mask)
         return;
     for (int i = 0; i < CPU_ISA_COUNT; i++)
-        if (!strcmp(mask, isa_names[i])) {
+        if (!strcmp(mask, isa_names[i]) && (features >> i & 1)) {
             features &= (2u << i) - 1; /* the list is in rising order */
             return;
         }
@@ -72,10 +72,18 @@ unsigned cpu_features(void)
     return features;
 }
 
-const char *cpu_mask_error(void)
+enum tlm_status cpu_check(struct tlm_error *e)
 {
+    char here[128] = "";
     pthread_once(&once, init);
-    return mask_error;
+    if (!mask_error)
+        return TLM_OK;
+    size_t n = 0;
+    for (int i = 0; i < CPU_ISA_COUNT && n < sizeof here; i++)
+        if (features >> i & 1)
+            n += (size_t)snprintf(here + n, sizeof here - n, "%s%s", n ? ", " : "", isa_names[i]);
+    return err_set(e, TLM_EINVAL, "TURBOLM_CPU: '%.100s', expected one of what this processor has: %s", mask_error,
+                   here);
 }
 
 /* The first sibling in the kernel's list stands for its core. */

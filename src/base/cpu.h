@@ -1,7 +1,9 @@
 /* What the processor can do, read once. TURBOLM_CPU names the highest set to
- * use, for tests: scalar, avx2, avx512, avx512vnni, neon; unset: all. */
+ * use, for tests: scalar, avx2, avx512, avx512vnni, avx512bf16, neon; unset: all. */
 #ifndef BASE_CPU_H
 #define BASE_CPU_H
+
+#include "base/err.h"
 
 enum cpu_isa { CPU_SCALAR, CPU_AVX2, CPU_AVX512, CPU_AVX512_VNNI, CPU_AVX512_BF16, CPU_NEON, CPU_ISA_COUNT };
 
@@ -10,8 +12,8 @@ enum cpu_isa { CPU_SCALAR, CPU_AVX2, CPU_AVX512, CPU_AVX512_VNNI, CPU_AVX512_BF1
  * instructions are tested for apart. */
 unsigned cpu_features(void); /* bits 1u << enum cpu_isa */
 const char *cpu_isa_name(enum cpu_isa isa);
-/* A value of TURBOLM_CPU that names no set, or NULL. */
-const char *cpu_mask_error(void);
+/* Fails when TURBOLM_CPU names no set, or one that this processor does not have. */
+enum tlm_status cpu_check(struct tlm_error *e);
 
 int cpu_physical_cores(void); /* at least 1; what this process may run on */
 

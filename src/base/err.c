@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
+
 static const struct {
     const char *text;
     int exit_code;
@@ -38,15 +40,49 @@ static void make_printable(char *s)
             *s = '?';
 }
 
+/* text into out, of TLM_ERROR_MAX bytes. What is too long, mostly a name, loses its middle: the reason stands at the
+ * end. Starts and ends of UTF-8 characters stay whole. */
+static void fit(char *out, const char *text, size_t len)
+{
+    static const char dots[] = "...";
+    if (len < TLM_ERROR_MAX) {
+        memcpy(out, text, len + 1);
+        return;
+    }
+    size_t head = (TLM_ERROR_MAX - sizeof dots) / 2, tail = TLM_ERROR_MAX - sizeof dots - head;
+    while (head > 0 && ((unsigned char)text[head] & 0xC0) == 0x80)
+        head--;
+    while (tail > 0 && ((unsigned char)text[len - tail] & 0xC0) == 0x80)
+        tail--;
+    memcpy(out, text, head);
+    memcpy(out + head, dots, sizeof dots - 1);
+    memcpy(out + head + sizeof dots - 1, text + len - tail, tail + 1);
+}
+
+/* Without memory for all of it the end is cut off. */
+static void format_message(char *out, const char *format, va_list ap)
+{
+    va_list again;
+    va_copy(again, ap);
+    int n = vsnprintf(out, TLM_ERROR_MAX, format, ap);
+    char *whole = n >= TLM_ERROR_MAX ? mem_alloc((size_t)n + 1) : NULL;
+    if (whole) {
+        vsnprintf(whole, (size_t)n + 1, format, again);
+        fit(out, whole, (size_t)n);
+    }
+    va_end(again);
+    mem_free(whole);
+    make_printable(out);
+}
+
 enum tlm_status err_set(struct tlm_error *e, enum tlm_status status, const char *format, ...)
 {
     if (!e || e->status != TLM_OK)
         return status;
     va_list ap;
     va_start(ap, format);
-    vsnprintf(e->message, sizeof e->message, format, ap);
+    format_message(e->message, format, ap);
     va_end(ap);
-    make_printable(e->message);
     e->status = status;
     return status;
 }
@@ -60,17 +96,13 @@ void err_prefix(struct tlm_error *e, const char *format, ...)
 {
     if (!e || e->status == TLM_OK)
         return;
-    char old[TLM_ERROR_MAX];
-    memcpy(old, e->message, sizeof old);
+    char both[2 * TLM_ERROR_MAX + 2], prefix[TLM_ERROR_MAX];
     va_list ap;
     va_start(ap, format);
-    int n = vsnprintf(e->message, sizeof e->message, format, ap);
+    format_message(prefix, format, ap);
     va_end(ap);
-    if (n < 0)
-        n = 0;
-    if ((size_t)n < sizeof e->message)
-        snprintf(e->message + n, sizeof e->message - (size_t)n, ": %.900s", old);
-    make_printable(e->message);
+    int n = snprintf(both, sizeof both, "%s: %s", prefix, e->message);
+    fit(e->message, both, (size_t)n);
 }
 
 static tlm_log_handler *log_handler;
@@ -89,8 +121,7 @@ void log_message(enum tlm_log_level level, const char *format, ...)
     char message[TLM_ERROR_MAX];
     va_list ap;
     va_start(ap, format);
-    vsnprintf(message, sizeof message, format, ap);
+    format_message(message, format, ap);
     va_end(ap);
-    make_printable(message);
     log_handler(level, message, log_user);
 }

@@ -116,7 +116,16 @@ enum tlm_status file_read(const char *path, size_t max, char **data, size_t *siz
 bool file_exists(const char *path)
 {
     struct stat st;
-    return lstat(path, &st) == 0;
+    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+enum tlm_status file_check(const char *path, struct tlm_error *e)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return err_set(e, errno == ENOENT ? TLM_ENOTFOUND : TLM_EIO, "%s: %s", path, strerror(errno));
+    close(fd);
+    return TLM_OK;
 }
 
 bool file_is_dir(const char *path)

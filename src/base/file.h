@@ -24,9 +24,11 @@ void file_map_drop(const struct file_map *m, const void *start, size_t bytes);
  * mem_free. */
 enum tlm_status file_read(const char *path, size_t max, char **data, size_t *size, struct tlm_error *e);
 
-/* A symbolic link that leads nowhere exists too: opening it gives the reason. */
+/* A symbolic link that leads nowhere, and what no one lets us see, exist too: opening them gives the reason. */
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
+/* Can it be opened for reading? The error says why not. */
+enum tlm_status file_check(const char *path, struct tlm_error *e);
 /* dir + "/" + name, to be freed with mem_free; NULL when out of memory. */
 char *path_join(const char *dir, const char *name);
 

@@ -223,7 +223,7 @@ enum tlm_status checkpoint_open(const char *path, bool metadata_only, struct che
         s = open_dir(ck, metadata_only, e);
     else if (gguf_is_file(path))
         s = open_gguf(ck, e);
-    else
+    else if ((s = file_check(path, e)) == TLM_OK)
         s = err_set(e, TLM_EFORMAT, "%s: neither a model directory nor a GGUF file", path);
     if (s != TLM_OK) {
         checkpoint_close(ck);

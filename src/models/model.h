@@ -28,6 +28,7 @@ struct tlm_model {
     struct cache_plan cache;
     struct tlm_tokenizer *tokenizer;
     struct tlm_chat_template *chat_template;
+    struct tlm_error template_error; /* why there is none although the files have one */
     int32_t *eos;
     size_t n_eos;
     atomic_int abort; /* the running tlm_model_logits must end */

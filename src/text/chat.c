@@ -15,6 +15,7 @@ void chat_drop_templates(struct tlm_chat_template *t)
     for (size_t i = 0; i < t->n_named; i++) {
         mem_free(t->named[i].name);
         mem_free(t->named[i].source);
+        mem_free(t->named[i].origin);
         jinja_free(t->named[i].tpl);
     }
     mem_free(t->named);
@@ -60,7 +61,7 @@ static enum tlm_status use_source(struct tlm_chat_template *t, const char *sourc
 {
     chat_drop_templates(t);
     t->builtin = CHAT_JINJA;
-    if (!chat_add_template(t, "default", source, strlen(source), e))
+    if (!chat_add_template(t, "default", source, strlen(source), NULL, e))
         return TLM_ENOMEM;
     return jinja_compile(source, strlen(source), name ? name : "chat template", &t->named[0].tpl, e);
 }
@@ -112,6 +113,12 @@ const char *tlm_chat_template_source(const struct tlm_chat_template *t)
 {
     const struct chat_named *n = find_named(t, "default");
     return n ? n->source : t->n_named ? t->named[0].source : "";
+}
+
+const char *tlm_chat_template_origin(const struct tlm_chat_template *t)
+{
+    const struct chat_named *n = t->builtin == CHAT_JINJA ? find_named(t, "default") : NULL;
+    return n ? n->origin : NULL;
 }
 
 static bool set(struct jinja_run *r, struct jv vars, const char *name, struct jv v)
@@ -173,11 +180,12 @@ static bool render(struct jinja_run *r, const struct tlm_chat_template *t, const
     return !in->go_on || chat_cut_at_tag(r, out, final);
 }
 
-/* request: JSON text, or NULL for q. */
+/* request: JSON text that messages call name, or NULL for q. */
 static enum tlm_status render_request(const struct tlm_chat_template *t, const struct tlm_chat_request *q,
-                                      const char *request, size_t n, int64_t now, char **text, size_t *len,
-                                      struct tlm_error *e)
+                                      const char *request, size_t n, const char *name, int64_t now, char **text,
+                                      size_t *len, struct tlm_error *e)
 {
+    static const char plain[] = "request";
     struct jinja_run r;
     struct buf out;
     struct chat_inputs in;
@@ -185,7 +193,10 @@ static enum tlm_status render_request(const struct tlm_chat_template *t, const s
     jinja_run_init(&r, NULL, "chat template", e);
     r.now = now;
     buf_init(&out, r.max.output);
-    if ((request ? chat_read_json(&r, request, n, &in) : chat_read_request(&r, q, &in)) && render(&r, t, &in, &out))
+    bool good = request ? chat_read_json(&r, request, n, name ? name : plain, &in) : chat_read_request(&r, q, &in);
+    if (!good && name && e && strncmp(e->message, name, strlen(name)) != 0)
+        err_prefix(e, "%s", name);
+    if (good && render(&r, t, &in, &out))
         *text = buf_take(&out, len);
     enum tlm_status s = r.status;
     if (s == TLM_OK && !*text)
@@ -198,11 +209,12 @@ static enum tlm_status render_request(const struct tlm_chat_template *t, const s
 enum tlm_status tlm_chat_template_render(const struct tlm_chat_template *t, const struct tlm_chat_request *q,
                                          char **text, size_t *len, struct tlm_error *e)
 {
-    return render_request(t, q, NULL, 0, q->now, text, len, e);
+    return render_request(t, q, NULL, 0, NULL, q->now, text, len, e);
 }
 
 enum tlm_status tlm_chat_template_render_json(const struct tlm_chat_template *t, const char *request, size_t n,
-                                              int64_t now, char **text, size_t *len, struct tlm_error *e)
+                                              const char *name, int64_t now, char **text, size_t *len,
+                                              struct tlm_error *e)
 {
-    return render_request(t, NULL, request, n, now, text, len, e);
+    return render_request(t, NULL, request, n, name, now, text, len, e);
 }

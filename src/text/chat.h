@@ -10,6 +10,7 @@
 
 struct chat_named {
     char *name, *source;
+    char *origin; /* "DIR/chat_template.jinja", "FILE.gguf: tokenizer.chat_template"; NULL: given as text */
     struct jinja_template *tpl;
 };
 
@@ -37,7 +38,8 @@ struct chat_inputs {
 
 /* chat_messages.c */
 bool chat_read_request(struct jinja_run *r, const struct tlm_chat_request *q, struct chat_inputs *in);
-bool chat_read_json(struct jinja_run *r, const char *text, size_t n, struct chat_inputs *in);
+/* name: of the request, for messages. */
+bool chat_read_json(struct jinja_run *r, const char *text, size_t n, const char *name, struct chat_inputs *in);
 /* Marks the end of the final message's text; gives that text. */
 struct jv chat_mark_final(struct jinja_run *r, const struct chat_inputs *in, const char *source);
 bool chat_cut_at_tag(struct jinja_run *r, struct buf *out, struct jv final);
@@ -49,8 +51,8 @@ void chat_drop_templates(struct tlm_chat_template *t);
 
 /* chat_load.c */
 /* A later template of the same name replaces an earlier one; of tokens the
- * first one counts. */
-bool chat_add_template(struct tlm_chat_template *t, const char *name, const char *source, size_t len,
+ * first one counts. origin, of mem_alloc or NULL, becomes the template's. */
+bool chat_add_template(struct tlm_chat_template *t, const char *name, const char *source, size_t len, char *origin,
                        struct tlm_error *e);
 bool chat_add_token(struct tlm_chat_template *t, const char *name, const char *text, size_t len, struct tlm_error *e);
 enum tlm_status chat_load_dir(struct tlm_chat_template *t, const char *path, struct tlm_error *e);

@@ -9,6 +9,8 @@
  * GGUF: tokenizer.chat_template, tokenizer.chat_template.<name>; tokens by
  * tokenizer.ggml.<x>_token_id. */
 #include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -19,7 +21,17 @@
 
 enum { TEMPLATE_MAX = 4 << 20, CONFIG_MAX = 64 << 20, TEMPLATES_MAX = 64 };
 
-bool chat_add_template(struct tlm_chat_template *t, const char *name, const char *source, size_t len,
+/* "path: field", or with an entry's name "path: field "name"". */
+static char *origin_of(const char *path, const char *field, const char *name)
+{
+    size_t n = strlen(path) + strlen(field) + (name ? strlen(name) : 0) + 8;
+    char *out = mem_alloc(n);
+    if (out)
+        snprintf(out, n, name ? "%s: %s \"%s\"" : "%s: %s", path, field, name);
+    return out;
+}
+
+bool chat_add_template(struct tlm_chat_template *t, const char *name, const char *source, size_t len, char *origin,
                        struct tlm_error *e)
 {
     for (size_t i = 0; i < t->n_named; i++) {
@@ -27,25 +39,30 @@ bool chat_add_template(struct tlm_chat_template *t, const char *name, const char
             continue;
         char *copy = mem_strndup(source, len);
         if (!copy) {
+            mem_free(origin);
             err_nomem(e, len);
             return false;
         }
         mem_free(t->named[i].source);
+        mem_free(t->named[i].origin);
         t->named[i].source = copy;
+        t->named[i].origin = origin;
         return true;
     }
     if (t->n_named == TEMPLATES_MAX) {
+        mem_free(origin);
         err_set(e, TLM_ELIMIT, "more than %d chat templates", TEMPLATES_MAX);
         return false;
     }
     struct chat_named *named = mem_realloc_array(t->named, t->n_named + 1, sizeof *named);
     if (!named) {
+        mem_free(origin);
         err_nomem(e, sizeof *named);
         return false;
     }
     t->named = named;
     struct chat_named *n = &named[t->n_named++];
-    *n = (struct chat_named){.name = mem_strdup(name), .source = mem_strndup(source, len)};
+    *n = (struct chat_named){.name = mem_strdup(name), .source = mem_strndup(source, len), .origin = origin};
     if (n->name && n->source)
         return true;
     err_nomem(e, len);
@@ -72,17 +89,23 @@ bool chat_add_token(struct tlm_chat_template *t, const char *name, const char *t
 }
 
 /* All templates, so that a broken one is found when the model is opened. */
-static enum tlm_status compile_all(struct tlm_chat_template *t, const char *path, struct tlm_error *e)
+static enum tlm_status compile_all(struct tlm_chat_template *t, struct tlm_error *e)
 {
-    for (size_t i = 0; i < t->n_named; i++) {
+    enum tlm_status s = TLM_OK;
+    for (size_t i = 0; s == TLM_OK && i < t->n_named; i++) {
         struct chat_named *n = &t->named[i];
-        enum tlm_status s = jinja_compile(n->source, strlen(n->source), "chat template", &n->tpl, e);
-        if (s != TLM_OK) {
-            err_prefix(e, "%s: template \"%s\"", path, n->name);
-            return s;
-        }
+        s = jinja_compile(n->source, strlen(n->source), n->origin, &n->tpl, e);
     }
-    return TLM_OK;
+    return s;
+}
+
+/* Takes origin, which is NULL when memory ran out. */
+static enum tlm_status add_template(struct tlm_chat_template *t, const char *name, const char *source, size_t len,
+                                    char *origin, struct tlm_error *e)
+{
+    if (!origin)
+        return err_nomem(e, len);
+    return chat_add_template(t, name, source, len, origin, e) ? TLM_OK : TLM_ENOMEM;
 }
 
 static enum tlm_status add_file(struct tlm_chat_template *t, const char *dir, const char *file, const char *name,
@@ -95,8 +118,8 @@ static enum tlm_status add_file(struct tlm_chat_template *t, const char *dir, co
     enum tlm_status s = TLM_OK;
     if (file_exists(path)) {
         s = file_read(path, TEMPLATE_MAX, &text, &len, e);
-        if (s == TLM_OK && !chat_add_template(t, name, text, len, e))
-            s = TLM_ENOMEM;
+        if (s == TLM_OK)
+            s = add_template(t, name, text, len, mem_strdup(path), e);
         mem_free(text);
     }
     mem_free(path);
@@ -110,6 +133,8 @@ static enum tlm_status add_more_files(struct tlm_chat_template *t, const char *d
         return err_nomem(e, strlen(dir));
     DIR *d = file_is_dir(sub) ? opendir(sub) : NULL;
     enum tlm_status s = TLM_OK;
+    if (!d && file_is_dir(sub))
+        s = err_set(e, TLM_EIO, "%s: %s", sub, strerror(errno));
     for (struct dirent *f; d && s == TLM_OK && (f = readdir(d)) != NULL;) {
         size_t n = strlen(f->d_name);
         if (n <= 6 || strcmp(f->d_name + n - 6, ".jinja"))
@@ -124,23 +149,27 @@ static enum tlm_status add_more_files(struct tlm_chat_template *t, const char *d
     return s;
 }
 
-static enum tlm_status add_text(struct tlm_chat_template *t, const char *name, const cJSON *v, struct tlm_error *e)
+/* file: tokenizer_config.json; name: of an entry, or NULL for the one template. */
+static enum tlm_status add_text(struct tlm_chat_template *t, const char *file, const char *name, const cJSON *v,
+                                struct tlm_error *e)
 {
     if (!cJSON_IsString(v))
         return err_set(e, TLM_EFORMAT, "chat_template: \"%.100s\": found %s, expected a string", name,
                        json_type_name(v));
-    return chat_add_template(t, name, v->valuestring, strlen(v->valuestring), e) ? TLM_OK : TLM_ENOMEM;
+    return add_template(t, name ? name : "default", v->valuestring, strlen(v->valuestring),
+                        origin_of(file, "chat_template", name), e);
 }
 
 /* A string, a list of {name, template}, or an object from names to templates. */
-static enum tlm_status add_from_config(struct tlm_chat_template *t, const cJSON *config, struct tlm_error *e)
+static enum tlm_status add_from_config(struct tlm_chat_template *t, const char *file, const cJSON *config,
+                                       struct tlm_error *e)
 {
     const cJSON *v = json_get(config, "chat_template");
     enum tlm_status s = TLM_OK;
     if (!v)
         return TLM_OK;
     if (cJSON_IsString(v))
-        return add_text(t, "default", v, e);
+        return add_text(t, file, NULL, v, e);
     if (!cJSON_IsArray(v) && !cJSON_IsObject(v))
         return err_set(e, TLM_EFORMAT, "chat_template: found %s, expected a string or an array", json_type_name(v));
     for (const cJSON *i = v->child; s == TLM_OK && i; i = i->next) {
@@ -153,7 +182,7 @@ static enum tlm_status add_from_config(struct tlm_chat_template *t, const cJSON 
         if (s == TLM_OK && (!name || !text))
             s = err_set(e, TLM_EFORMAT, "chat_template: an entry lacks \"name\" or \"template\"");
         if (s == TLM_OK)
-            s = add_text(t, name, text, e);
+            s = add_text(t, file, name, text, e);
     }
     return s;
 }
@@ -210,11 +239,12 @@ static enum tlm_status load_json(const char *dir, const char *file, cJSON **out,
 static enum tlm_status load_configs(struct tlm_chat_template *t, const char *dir, struct tlm_error *e)
 {
     cJSON *config = NULL, *map = NULL;
-    enum tlm_status s = load_json(dir, "tokenizer_config.json", &config, e);
+    char *file = path_join(dir, "tokenizer_config.json");
+    enum tlm_status s = file ? load_json(dir, "tokenizer_config.json", &config, e) : err_nomem(e, strlen(dir));
     if (s == TLM_OK && !t->no_templates)
         s = read_type(t, config, e);
     if (s == TLM_OK && !t->no_templates && !t->n_named)
-        s = add_from_config(t, config, e);
+        s = add_from_config(t, file, config, e);
     if (s == TLM_OK && !json_get(config, "added_tokens_decoder"))
         s = load_json(dir, "special_tokens_map.json", &map, e);
     if (s == TLM_OK)
@@ -222,7 +252,8 @@ static enum tlm_status load_configs(struct tlm_chat_template *t, const char *dir
     if (s == TLM_OK)
         s = add_tokens(t, config, e);
     if (s != TLM_OK && e && !strstr(e->message, dir)) /* reading a file names it */
-        err_prefix(e, "%s/tokenizer_config.json", dir);
+        err_prefix(e, "%s", file);
+    mem_free(file);
     cJSON_Delete(config);
     cJSON_Delete(map);
     return s;
@@ -237,7 +268,7 @@ enum tlm_status chat_load_dir(struct tlm_chat_template *t, const char *path, str
         s = add_more_files(t, path, e);
     if (s == TLM_OK)
         s = load_configs(t, path, e);
-    return s == TLM_OK ? compile_all(t, path, e) : s;
+    return s == TLM_OK ? compile_all(t, e) : s;
 }
 
 static enum tlm_status gguf_template(struct tlm_chat_template *t, const struct gguf *g, const char *key,
@@ -249,7 +280,7 @@ static enum tlm_status gguf_template(struct tlm_chat_template *t, const struct g
         return s;
     if (text.len > TEMPLATE_MAX)
         return err_set(e, TLM_ELIMIT, "%s: %s is larger than %d bytes", g->path, key, TEMPLATE_MAX);
-    return chat_add_template(t, name, text.data, (size_t)text.len, e) ? TLM_OK : TLM_ENOMEM;
+    return add_template(t, name, text.data, (size_t)text.len, origin_of(g->path, key, NULL), e);
 }
 
 /* Every key tokenizer.chat_template.<name>. */
@@ -294,5 +325,5 @@ enum tlm_status chat_load_gguf(struct tlm_chat_template *t, const struct gguf *g
         s = gguf_named_templates(t, g, e);
     if (s == TLM_OK)
         s = gguf_tokens(t, g, e);
-    return s == TLM_OK ? compile_all(t, g->path, e) : s;
+    return s == TLM_OK ? compile_all(t, e) : s;
 }

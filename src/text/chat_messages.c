@@ -48,6 +48,9 @@ static struct jv normalize_message(struct jinja_run *r, struct jv message)
 
 static struct jv normalize_messages(struct jinja_run *r, struct jv v)
 {
+    r->name = "messages";
+    if (v.type == JV_MISSING)
+        return jv_fail(r, TLM_EINVAL, "the key is missing; expected an array of at least one message");
     struct jv list = expect(r, v, "messages", JV_LIST);
     if (list.type == JV_NONE || (list.type == JV_LIST && !list.u.l->n))
         return jv_fail(r, TLM_EINVAL, "the conversation is empty; expected at least one message");
@@ -182,11 +185,11 @@ static bool read_member(struct jinja_run *r, const struct jv_entry *m, struct ch
     }
 }
 
-bool chat_read_json(struct jinja_run *r, const char *text, size_t n, struct chat_inputs *in)
+bool chat_read_json(struct jinja_run *r, const char *text, size_t n, const char *name, struct chat_inputs *in)
 {
     *in = (struct chat_inputs){
-        .messages = jv_none, .tools = jv_none, .documents = jv_none, .kwargs = jv_none, .generate = true};
-    r->name = "request";
+        .messages = jv_missing, .tools = jv_none, .documents = jv_none, .kwargs = jv_none, .generate = true};
+    r->name = name;
     struct jv v = jinja_json_read(r, text, n);
     if (!jv_is_error(v) && v.type != JV_DICT)
         v = jv_fail(r, TLM_EINVAL, "found %s, expected an object", jv_type_name(v));

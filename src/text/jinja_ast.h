@@ -143,9 +143,13 @@ struct jinja_parser {
     int loops; /* enclosing loops that break may leave */
     int nesting;
     char escape;
-    int inner;            /* enclosing scopes */
-    const char *tags[64]; /* end tags that are waited for, innermost last */
-    int n_tags;
+    int inner;         /* enclosing scopes */
+    const char *block; /* the statement that is parsed */
+    struct jinja_open {
+        const char *block;
+        const char *const *ends; /* tags that end its body, NULL last */
+    } open[64];                  /* blocks whose end is waited for, innermost last */
+    int n_open;
 };
 
 #define PARSE_MAX_DEPTH 200

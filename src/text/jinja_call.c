@@ -202,6 +202,7 @@ static struct jv raise_exception(struct jinja_run *r, const struct jinja_args *a
 static void expand_format(const struct jv_str *s, long microseconds, char *out)
 {
     size_t k = 0;
+    out[k++] = 'x'; /* so that an empty result differs from no room; in front, for the last % may lack its letter */
     for (size_t i = 0; i < s->n; i++) {
         char next = s->p[i] == '%' && i + 1 < s->n ? s->p[i + 1] : 0;
         if (next == 'f') {
@@ -216,7 +217,6 @@ static void expand_format(const struct jv_str *s, long microseconds, char *out)
                 out[k++] = s->p[++i];
         }
     }
-    out[k++] = 'x'; /* so that an empty result differs from no room */
     out[k] = 0;
 }
 
@@ -236,7 +236,7 @@ static struct jv strftime_now(struct jinja_run *r, const struct jinja_args *args
     size_t n = strftime(out, sizeof out, f, &tm);
     if (!n)
         return jv_fail(r, TLM_ELIMIT, "strftime_now: the result is too long");
-    return jv_str(r, out, n - 1);
+    return jv_str(r, out + 1, n - 1);
 }
 
 static struct jv call_global(struct jinja_run *r, int id, const struct jinja_args *args)

@@ -370,14 +370,35 @@ static bool parse_print_statement(struct jinja_parser *p, struct jinja_list *bod
     return true;
 }
 
+/* "'elif' or 'else' or 'endif'" */
+static const char *list_ends(const char *const *ends, char out[80])
+{
+    size_t n = 0;
+    out[0] = 0;
+    for (int i = 0; ends[i] && n < 80; i++)
+        n += (size_t)snprintf(out + n, 80 - n, "%s'%s'", i ? " or " : "", ends[i]);
+    return out;
+}
+
 static bool unknown_tag(struct jinja_parser *p, const char *name, int line)
 {
     p->r->line = line;
-    if (p->n_tags)
-        jv_fail(p->r, TLM_EFORMAT, "Encountered unknown tag '%s'. Jinja was looking for the following tags: '%s'.",
-                name, p->tags[p->n_tags - 1]);
-    else
+    const struct jinja_open *o = p->n_open ? &p->open[p->n_open - 1] : NULL;
+    char ends[80];
+    bool elsewhere = false;
+    for (int i = 0; i < p->n_open; i++)
+        for (const char *const *end = p->open[i].ends; *end; end++)
+            elsewhere = elsewhere || !strcmp(*end, name);
+    if (!o)
         jv_fail(p->r, TLM_EFORMAT, "Encountered unknown tag '%s'.", name);
+    else
+        jv_fail(p->r, TLM_EFORMAT,
+                elsewhere
+                    ? "Encountered unknown tag '%s'. You probably made a nesting mistake. Jinja is expecting this "
+                      "tag, but currently looking for %s. The innermost block that needs to be closed is '%s'."
+                    : "Encountered unknown tag '%s'. Jinja was looking for the following tags: %s. The innermost "
+                      "block that needs to be closed is '%s'.",
+                name, list_ends(o->ends, ends), o->block);
     return false;
 }
 
@@ -397,7 +418,10 @@ static bool parse_statement(struct jinja_parser *p, struct jinja_list *body)
         bool scope = n && n->kind != N_IF && n->kind != N_LOAD && n->kind != N_SET;
         p->at++;
         p->inner += scope;
+        const char *outer = p->block;
+        p->block = statements[i].name;
         n = n ? statements[i].parse(p, n) : NULL;
+        p->block = outer;
         p->inner -= scope;
         return n && jinja_list_add(p, body, n);
     }
@@ -419,9 +443,13 @@ static bool parse_body_items(struct jinja_parser *p, struct jinja_list *body, co
         if (k->kind == T_EOF) {
             if (!ends)
                 return true;
+            char list[80];
             p->r->line = k->line;
-            jv_fail(p->r, TLM_EFORMAT, "Unexpected end of template. Jinja was looking for the following tags: '%s'.",
-                    ends[0]);
+            jv_fail(
+                p->r, TLM_EFORMAT,
+                "Unexpected end of template. Jinja was looking for the following tags: %s. The innermost block that "
+                "needs to be closed is '%s'.",
+                list_ends(ends, list), p->block);
             return false;
         }
         p->at++;
@@ -446,14 +474,14 @@ static bool parse_body_items(struct jinja_parser *p, struct jinja_list *body, co
 
 static bool parse_body(struct jinja_parser *p, struct jinja_list *body, const char *const *ends)
 {
-    enum { MAX_BLOCKS = sizeof p->tags / sizeof p->tags[0] };
-    if (ends && p->n_tags == MAX_BLOCKS)
+    enum { MAX_BLOCKS = sizeof p->open / sizeof p->open[0] };
+    if (ends && p->n_open == MAX_BLOCKS)
         return fail_at(p, jinja_peek(p)->line, TLM_ELIMIT, "blocks are nested too deeply");
     if (ends)
-        p->tags[p->n_tags++] = ends[0];
+        p->open[p->n_open++] = (struct jinja_open){p->block, ends};
     bool ok = parse_body_items(p, body, ends);
     if (ends)
-        p->n_tags--;
+        p->n_open--;
     return ok;
 }
 

@@ -64,16 +64,15 @@ void *cpu_scratch(struct cpu_backend *b, size_t bytes)
 enum tlm_status backend_cpu_new(int threads, bool exact, struct backend **out, struct tlm_error *e)
 {
     *out = NULL;
-    if (cpu_mask_error())
-        return err_set(e, TLM_EINVAL,
-                       "TURBOLM_CPU: '%s', expected scalar, avx2, avx512, avx512vnni, avx512bf16 or neon",
-                       cpu_mask_error());
+    enum tlm_status status = cpu_check(e);
+    if (status != TLM_OK)
+        return status;
     struct cpu_backend *b = mem_new(sizeof *b);
     if (!b)
         return err_nomem(e, sizeof *b);
     b->base.ops = &cpu_ops;
     b->base.exact = exact;
-    enum tlm_status status = pool_new(threads, &b->base.pool, e);
+    status = pool_new(threads, &b->base.pool, e);
     if (status != TLM_OK) {
         mem_free(b);
         return status;
