@@ -722,3 +722,44 @@ def test_files_that_change(turbolm_bin, folder):
     finally:
         stop.set()
         thread.join()
+
+
+# A tokenizer that knows more ids than the model ------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def beyond(tmp_path_factory):
+    """xy has id 260, the model's vocabulary 260 ids."""
+    return tiny_model.make(tmp_path_factory.mktemp("beyond"), merges=[("x", "y")], vocab_size=260)
+
+
+@pytest.mark.parametrize("args", [("generate", *GENERATE, "-p", "an xy"), ("generate", *GENERATE, "-p", "xy",
+                                                                         "--ignore-chat-template"),
+                                  ("cache_prompt", "--prompt", "xy", "--prompt-cache-file", "/nonexistent/x"),
+                                  ("logits", "-p", "xy", "--out", "/nonexistent/x")])
+def test_ids_beyond_the_vocabulary(refused, run, beyond, args):
+    refused((args[0], "--model", beyond, *args[1:]), beyond + "/tokenizer.json", "'xy' has id 260", "has 260")
+    accepted(run("generate", "--model", beyond, "-p", "x y", "-m", "1"))
+
+
+@pytest.mark.parametrize("command", [("perplexity",), ("turboquant", "eval")])
+def test_text_with_ids_beyond_the_vocabulary(turbolm, beyond, tmp_path, command):
+    text = put(tmp_path / "text", "xy" * 1000)
+    last = turbolm(*command, "--model", beyond, "--data-path", text)
+    assert last.returncode == 1 and last.stderr.count("error:") == 1
+    assert beyond + "/tokenizer.json: the token 'xy' has id 260" in last.stderr
+
+
+def test_conversation_with_ids_beyond_the_vocabulary(turbolm, beyond):
+    """An answer that fails ends no conversation."""
+    got = turbolm("chat", "--model", beyond, "-m", "1", input="an xy\n")
+    assert beyond + "/tokenizer.json: the token 'xy' has id 260" in got.stderr
+
+
+def test_given_ids_beyond_the_vocabulary(refused, run, beyond, tmp_path):
+    done = run("logits", "--model", beyond, "--ids", "1 260", "--out", tmp_path / "x")
+    assert done.returncode == 2 and "argument --ids" in done.stderr
+
+
+def test_end_token_beyond_the_vocabulary(run, tmp_path):
+    model = tiny_model.make(tmp_path / "model", vocab_size=257, eos_token_id=256)
+    accepted(run("generate", "--model", model, "-p", "x", "-m", "1", "--ignore-chat-template"))

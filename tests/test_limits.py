@@ -1,4 +1,5 @@
 """Requests and files that ask for more than there is: one clear line, soon."""
+import ctypes as c
 import json
 import os
 import subprocess
@@ -31,6 +32,44 @@ def test_engine_lives_on_after_a_refused_depth(turbolm_lib, tiny_model):
         e.submit([65], depth=1 << 62)
     i = e.submit([65], max_tokens=2)
     assert len(e.run([i])[i][0]) == 2
+    e.close()
+
+
+def test_depth_times_batch_beyond_memory(turbolm, tiny_model):
+    """200,000 of them alone are 200 MB."""
+    done = turbolm("benchmark", "--model", tiny_model(), "-p", "4", "-g", "2", "-n", "1", "-b", "4096", "--depth",
+                   "200000")
+    one_line(done, 1, " tokens in each of 4096 sequences need ")
+
+
+def test_prompt_beyond_memory(turbolm_bin, tiny_model):
+    """Refused before room for its ids is made."""
+    p = subprocess.Popen([turbolm_bin, "benchmark", "--model", tiny_model(), "-p", "1000000000", "-b", "4096"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = p.stdout.read(), p.stderr.read()
+    _, status, usage = os.wait4(p.pid, 0)
+    p.returncode = os.waitstatus_to_exitcode(status)
+    assert (p.returncode, out) == (1, "") and "1000000000 tokens in each of 4096 sequences need" in err
+    assert usage.ru_maxrss < 400 * 1024
+
+
+def test_requests_that_together_need_too_much(turbolm_lib, tiny_model):
+    """One runs without end in the only place; those of the test wait behind it."""
+    e = api.Engine(turbolm_lib, tiny_model(), max_sequences=1)
+
+    def fits(tokens, sequences=1):
+        return e.lib.tlm_engine_check_size(e.engine, c.c_int64(tokens), c.c_int64(sequences), c.byref(api.Error())) == 0
+
+    low, high = 1, 1 << 40
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    assert fits(low // 2 - 64, 2) and not fits(low // 2 + 64, 2) and not fits((1 << 63) - 1, 1 << 40)
+    e.submit([65], max_tokens=-1)
+    e.submit([65], depth=low // 5 * 3)
+    with pytest.raises(api.Failed, match="GB of cache beside .* GB of those that wait or run"):
+        e.submit([65], depth=low // 5 * 3)
+    e.submit([65], depth=low // 5)
     e.close()
 
 

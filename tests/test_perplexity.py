@@ -384,4 +384,4 @@ def test_interrupt(turbolm_bin, tiny_model, tmp_path):
     p.send_signal(signal.SIGINT)
     rest, err = p.communicate(timeout=120)
     assert p.returncode == 130 and b"RESULTS" not in rest and err == b""
-    assert out.read_text() == ""
+    assert not out.exists()

@@ -544,3 +544,60 @@ def test_two_gguf_files_of_one_format(cached, turbolm, tmp_path):
     pair = [gguf(tmp_path / "a.gguf", **CONFIG), gguf(tmp_path / "b.gguf", trained_on, **CONFIG)]
     got = turbolm("generate", "--model", pair[1], "--prompt-cache-file", cached(model=pair[0]), "--prompt", "x")
     one_line(got, 2, "Providing a different model (%s)" % pair[1])
+
+
+# --- files that cannot be written, and damaged ones ---
+
+@pytest.mark.parametrize("name, status, message", [
+    ("", 2, "argument --prompt-cache-file: the name is empty"),
+    ("folder", 1, "folder: cannot be written: it is a directory"),
+    ("other.safetensors", 1, "other.safetensors: cannot be written: it is a directory"),
+    ("other", 1, "other.safetensors: cannot be written: it is a directory"),
+    ("/dev/full", 1, "/dev/full: cannot be written: it is not a regular file"),
+    ("none/x", 1, "none/x.safetensors: cannot be written: No such file or directory"),
+])
+def test_nothing_is_computed_for_a_file_that_cannot_be_written(turbolm, tiny, tmp_path, name, status, message):
+    for folder in ("folder", "other.safetensors"):
+        (tmp_path / folder).mkdir()
+    got = turbolm("cache_prompt", "--model", tiny, "--prompt", "x", "--prompt-cache-file", name, cwd=tmp_path)
+    assert (got.returncode, got.stdout) == (status, "") and message in got.stderr
+    assert sorted(os.listdir(tmp_path)) == ["folder", "other.safetensors"]
+
+
+def test_logits_without_a_name(turbolm, tiny, tmp_path):
+    got = turbolm("logits", "--model", tiny, "--ids", "1 2", "--out", "", cwd=tmp_path)
+    assert got.returncode == 2 and "argument --out: the name is empty" in got.stderr and os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("old, new, message", [
+    (r'kv_format\":\"tq4', r'kv_format\":\"tq0', "cache format 'tq0': expected "),
+    (r'kv_format\":\"tq4', r'kv_formaX\":\"tq4', "kv_format is missing"),
+    (r'kin\":\"', r'kin\":\"x', "now has another architecture, size or final norm"),
+    (r'weights\":\"', r'weights\":\"x', "now has another content of its weights"),
+    (r',\"tokens\":\"', r',\"tokens\":\"x', "now has another tokenizer"),
+])
+def test_damaged_metadata(cached, turbolm, old, new, message):
+    path = cached("--kv-format", "tq4")
+    with open(path, "rb") as f:
+        data = f.read()
+    n = struct.unpack("<Q", data[:8])[0]
+    at = data.index(old.encode(), 8, 8 + n)
+    with open(path, "wb") as f:
+        f.write(data[:at] + new.encode() + data[at + len(new):])
+    got = turbolm("generate", "--prompt-cache-file", path, "--prompt", "x", "-m", 1)
+    assert got.returncode == 1 and got.stderr.splitlines()[-1].startswith("error: %s: " % path)
+    assert message in got.stderr
+
+
+@pytest.mark.parametrize("fmt", ["f16", "tq4"])
+def test_metadata_with_one_other_byte(cached, turbolm, fmt):
+    """What is not noticed changes nothing that matters; what is, is the file's fault."""
+    path = cached("--kv-format", fmt)
+    with open(path, "rb") as f:
+        data = f.read()
+    n = struct.unpack("<Q", data[:8])[0]
+    for at in range(8, 8 + n, 61):
+        with open(path, "wb") as f:
+            f.write(data[:at] + (b"z" if data[at:at + 1] == b"0" else b"0") + data[at + 1:])
+        got = turbolm("generate", "--prompt-cache-file", path, "--prompt", "x", "-m", 1)
+        assert got.returncode == 0 or (got.returncode == 1 and "error:" in got.stderr), (at, got.stderr)

@@ -4,7 +4,6 @@
  * by the time from the first to the last. Several: totals; the prompt phase
  * ends when the last sequence has its first token, and the tokens after that
  * moment are the generation's. */
-#include <errno.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include <turbolm/turbolm.h>
 
 #include "cli.h"
+#include "csv.h"
 #include "out.h"
 #include "run.h"
 
@@ -52,7 +52,8 @@ static const struct cli_option options[N_OPTIONS] = {
     [DEPTH] = {"--depth", NULL, CLI_INT, CLI_EXTRA, "0", "0", "1000000000", NULL,
                "take the cache as filled with this many tokens before the prompt"},
     [CSV] = {"--csv", NULL, CLI_TEXT, CLI_EXTRA, NULL, NULL, NULL, NULL,
-             "write a table of the runs to this file; - is standard output, and then nothing else is there"},
+             "append a line for each timed run to this file, below a heading when it is new; - is standard output, and "
+             "then nothing else is there"},
 };
 
 enum { POLL_MS = 50 };
@@ -63,8 +64,8 @@ struct bench {
     int32_t *ids;      /* [batch, n_prompt] */
     uint64_t *request; /* [batch] */
     uint64_t random, vocab_size;
-    FILE *csv;
-    int human; /* the lines for people go to stdout */
+    struct csv *csv; /* or NULL */
+    int human;       /* stdout has the lines for people, not the table */
 };
 
 struct trial {
@@ -72,21 +73,18 @@ struct trial {
     uint64_t peak;
 };
 
-/* Lines for people: stdout, or stderr when stdout is the table's. */
 static void say(const struct bench *b, const char *fmt, ...) TOOLS_PRINTF(2, 3);
 static void say(const struct bench *b, const char *fmt, ...)
 {
     char line[320];
     va_list ap;
+    if (!b->human)
+        return;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    if (b->human) {
-        out_print("%s", line);
-        out_flush();
-    } else {
-        fputs(line, stderr);
-    }
+    out_print("%s", line);
+    out_flush();
 }
 
 /* New prompts for each run, so that none can be found in a cache: uniform ids
@@ -187,32 +185,20 @@ static int run_once(struct bench *b, struct trial *t)
     return 0;
 }
 
-static void csv_row(struct bench *b, size_t trial, const struct trial *t)
+/* Returns 0, or 1 after a message; of standard output out_finish says it. */
+static int write_row(struct bench *b, size_t trial, const struct trial *t)
 {
-    if (b->csv == NULL && b->human)
-        return;
-    char row[320];
-    snprintf(row, sizeof row, "%zu,%zu,%zu,%zu,%zu,%.3f,%.3f,%llu,%.6f\n", trial, b->n_prompt, b->n_generate, b->batch,
-             b->depth, t->prompt_tps, t->generation_tps, (unsigned long long)t->peak, t->seconds);
-    if (b->csv != NULL) {
-        fputs(row, b->csv);
-        fflush(b->csv);
-    } else {
-        out_print("%s", row);
-        out_flush();
-    }
+    if (b->csv == NULL)
+        return 0;
+    csv_print(b->csv, "%zu,%zu,%zu,%zu,%zu,%.3f,%.3f,%llu,%.6f\n", trial, b->n_prompt, b->n_generate, b->batch,
+              b->depth, t->prompt_tps, t->generation_tps, (unsigned long long)t->peak, t->seconds);
+    return csv_failed(b->csv) || out_failed();
 }
 
 static int run_trials(struct bench *b, size_t n_trials, long delay)
 {
     struct trial t, sum = {0};
     double peaks = 0;
-    static const char header[] =
-        "trial,prompt_tokens,generation_tokens,batch,depth,prompt_tps,generation_tps,peak_bytes,seconds\n";
-    if (b->csv != NULL)
-        fputs(header, b->csv);
-    else if (!b->human)
-        out_print("%s", header);
     say(b, "Running warmup..\n");
     int status = run_once(b, &t);
     if (status != 0)
@@ -228,7 +214,9 @@ static int run_trials(struct bench *b, size_t n_trials, long delay)
             return status;
         say(b, "Trial %zu:  prompt_tps=%.3f, generation_tps=%.3f, peak_memory=%.3f, total_time=%.3f\n", i, t.prompt_tps,
             t.generation_tps, (double)t.peak / 1e9, t.seconds);
-        csv_row(b, i, &t);
+        status = write_row(b, i, &t);
+        if (status != 0)
+            return status;
         sum.prompt_tps += t.prompt_tps;
         sum.generation_tps += t.generation_tps;
         peaks += (double)t.peak / 1e9;
@@ -248,8 +236,6 @@ static int benchmark(struct tlm_model *m, const struct cli_value *v, struct benc
                                    .max_sequences = (int)v[BATCH_SIZE].integer,
                                    .max_queue = (int)v[BATCH_SIZE].integer};
     tlm_model_info_get(m, &info);
-    b->ids = tool_alloc(b->batch * b->n_prompt, sizeof *b->ids);
-    b->request = tool_alloc(b->batch, sizeof *b->request);
     b->vocab_size = (uint64_t)info.vocab_size;
     size_t n_tokens = b->depth + b->n_prompt + b->n_generate;
     if (info.context_length > 0 && n_tokens > (size_t)info.context_length)
@@ -259,6 +245,13 @@ static int benchmark(struct tlm_model *m, const struct cli_value *v, struct benc
     int status = 0;
     if (tlm_engine_new(m, &o, &b->engine, &e) != TLM_OK)
         status = out_tlm_error(&e);
+    if (status == 0 &&
+        tlm_engine_check_size(b->engine, (int64_t)(b->depth + b->n_prompt), (int64_t)b->batch, &e) != TLM_OK)
+        status = out_tlm_error(&e);
+    if (status == 0) {
+        b->ids = tool_alloc(b->batch * b->n_prompt, sizeof *b->ids);
+        b->request = tool_alloc(b->batch, sizeof *b->request);
+    }
     if (status == 0)
         status = run_trials(b, (size_t)v[NUM_TRIALS].integer, (long)v[DELAY].integer);
     tlm_engine_free(b->engine);
@@ -269,6 +262,8 @@ static int benchmark(struct tlm_model *m, const struct cli_value *v, struct benc
 
 static int run(const char *prog, const struct cli_value *v)
 {
+    static const char heading[] =
+        "trial,prompt_tokens,generation_tokens,batch,depth,prompt_tps,generation_tps,peak_bytes,seconds\n";
     struct tlm_model *m = NULL;
     struct bench b = {.n_prompt = (size_t)v[PROMPT_TOKENS].integer,
                       .n_generate = (size_t)v[GENERATION_TOKENS].integer,
@@ -276,28 +271,20 @@ static int run(const char *prog, const struct cli_value *v)
                       .depth = (size_t)v[DEPTH].integer,
                       .human = 1};
     const struct run_cache cache = run_cache_of(v + N_OPTIONS + RUN_N);
+    struct csv csv = {0};
+    int status = 0;
     (void)prog;
-    int status = run_open(v[MODEL].text, v + N_OPTIONS, &cache, TLM_PRECISION_DEFAULT, &m);
-    if (status == 0 && v[CSV].given) {
+    if (v[CSV].given) {
+        b.csv = &csv;
         b.human = strcmp(v[CSV].text, "-") != 0;
-        b.csv = b.human ? fopen(v[CSV].text, "w") : NULL;
-        if (b.human && b.csv == NULL) {
-            out_error("%s: %s", v[CSV].text, strerror(errno));
-            status = 1;
-        }
+        status = csv_open(&csv, v[CSV].text, heading);
     }
     if (status == 0)
+        status = run_open(v[MODEL].text, v + N_OPTIONS, &cache, TLM_PRECISION_DEFAULT, &m);
+    if (status == 0)
         status = benchmark(m, v, &b);
-    if (b.csv != NULL) {
-        int failed = ferror(b.csv);
-        failed = fclose(b.csv) != 0 || failed;
-        if (failed && status == 0) {
-            out_error("%s: cannot write", v[CSV].text);
-            status = 1;
-        }
-    }
     tlm_model_close(m);
-    return status;
+    return csv_close(&csv, status);
 }
 
 static const struct cli_table tables[] = {

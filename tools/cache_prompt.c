@@ -42,6 +42,8 @@ static const struct cli_option options[N_OPTIONS] = {
 
 enum { POLL_MS = 50 };
 
+extern const struct command cache_prompt_command;
+
 struct progress {
     double start;
     int longest; /* line so far */
@@ -155,7 +157,8 @@ static int run(const char *prog, const struct cli_value *v)
     char *input = NULL;
     size_t len;
     int status = 0;
-    (void)prog;
+    if (*v[PROMPT_CACHE_FILE].text == '\0')
+        return cli_usage_error(&cache_prompt_command, prog, "--prompt-cache-file", "the name is empty");
     if (strcmp(text, "-") == 0) {
         status = run_read_stdin(&input, &len);
         text = input;

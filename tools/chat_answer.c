@@ -303,6 +303,10 @@ static int speak(struct listener *l, const char *prompt, size_t len, struct chat
     uint64_t id;
     if (chat_ids_encode(&s->ids, tlm_model_tokenizer(s->model), prompt, len, &ids, &r.n_prompt) != 0)
         return 0;
+    if (run_check_ids(s->model, ids, r.n_prompt) != 0) {
+        tool_free(ids);
+        return 0;
+    }
     r.prompt = ids;
     r.sampling.seed += s->answers++;
     chat_ids_clear(&s->ids);

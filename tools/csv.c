@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* A regular file with something in it must be one of these tables. */
 static int check_old(const struct csv *c, FILE *f)
@@ -24,43 +25,91 @@ static int check_old(const struct csv *c, FILE *f)
     return 1;
 }
 
-int csv_open(struct csv *c, const char *path, const char *heading)
+static int open_file(struct csv *c)
 {
     struct stat st;
-    *c = (struct csv){.path = path, .heading = heading, .fresh = 1};
-    if (strcmp(path, "-") == 0)
-        return 0;
-    if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
-        FILE *old = fopen(path, "rb");
+    if (stat(c->path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0) {
+        FILE *old = fopen(c->path, "rb");
         int bad = old != NULL && check_old(c, old);
         if (old == NULL)
-            out_error("%s: cannot read: %s", path, strerror(errno));
+            out_error("%s: cannot read: %s", c->path, strerror(errno));
         else
             fclose(old);
         if (old == NULL || bad)
             return 1;
-        c->fresh = 0;
+        c->begun = 1;
     }
-    c->file = fopen(path, "ab");
+    c->file = fopen(c->path, "ab");
     if (c->file != NULL)
         return 0;
+    out_error("%s: cannot write: %s", c->path, strerror(errno));
+    return 1;
+}
+
+/* Whether the folder takes a new file of that name. */
+static int check_folder(const struct csv *c)
+{
+    size_t n = strlen(c->path);
+    char *folder = tool_alloc(n + 2, 1);
+    memcpy(folder, c->path, n);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        memcpy(folder, ".", 2);
+    else
+        slash[slash == folder] = '\0';
+    int bad = n == 0 || access(folder, W_OK | X_OK) != 0;
+    if (bad)
+        out_error("%s: cannot write: %s", c->path, strerror(n == 0 ? ENOENT : errno));
+    tool_free(folder);
+    return bad;
+}
+
+int csv_open(struct csv *c, const char *path, const char *heading)
+{
+    struct stat st;
+    *c = (struct csv){.path = path, .heading = heading, .to_file = strcmp(path, "-") != 0};
+    if (!c->to_file)
+        return 0;
+    if (stat(path, &st) == 0)
+        return open_file(c);
+    if (errno == ENOENT)
+        return check_folder(c);
     out_error("%s: cannot write: %s", path, strerror(errno));
     return 1;
 }
 
+static void fail(struct csv *c)
+{
+    if (!c->bad)
+        out_error("%s: cannot write: %s", c->path, strerror(errno != 0 ? errno : EIO));
+    c->bad = 1;
+}
+
 static void put(struct csv *c, const char *text, size_t n)
 {
-    if (c->file == NULL)
+    errno = 0;
+    if (!c->to_file)
         out_write(text, n);
     else if (!c->bad && fwrite(text, 1, n, c->file) != n)
-        c->bad = errno != 0 ? errno : EIO;
+        fail(c);
 }
 
 static void start(struct csv *c)
 {
-    if (c->fresh)
+    if (c->to_file && c->file == NULL && !c->bad)
+        c->bad = open_file(c);
+    if (!c->begun)
         put(c, c->heading, strlen(c->heading));
-    c->fresh = 0;
+    c->begun = 1;
+}
+
+static void end_row(struct csv *c)
+{
+    errno = 0;
+    if (!c->to_file)
+        out_flush();
+    else if (!c->bad && fflush(c->file) != 0)
+        fail(c);
 }
 
 void csv_text(struct csv *c, const char *text)
@@ -90,19 +139,22 @@ void csv_print(struct csv *c, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     start(c);
-    put(c, text, strlen(text));
+    size_t n = strlen(text);
+    put(c, text, n);
+    if (n > 0 && text[n - 1] == '\n')
+        end_row(c);
+}
+
+int csv_failed(const struct csv *c)
+{
+    return c->bad;
 }
 
 int csv_close(struct csv *c, int status)
 {
-    if (c->file == NULL)
-        return status;
     errno = 0;
-    if (fclose(c->file) != 0 && !c->bad)
-        c->bad = errno != 0 ? errno : EIO;
+    if (c->file != NULL && fclose(c->file) != 0)
+        fail(c);
     c->file = NULL;
-    if (!c->bad)
-        return status;
-    out_error("%s: cannot write: %s", c->path, strerror(c->bad));
-    return status != 0 ? status : 1;
+    return status == 0 && c->bad ? 1 : status;
 }

@@ -112,7 +112,7 @@ static int read_ids(const struct tlm_model *m, const char *prog, const struct cl
                              &e) != TLM_OK)
         return out_tlm_error(&e);
     if (*n > 0)
-        return 0;
+        return run_check_ids(m, *ids, *n);
     out_error("the prompt is empty");
     return 2;
 }
@@ -128,6 +128,8 @@ static int run(const char *prog, const struct cli_value *v)
         return cli_usage_error(&logits_command, prog, "--prompt", "not allowed with argument --ids");
     if (!v[IDS].given && !v[PROMPT].given)
         return cli_usage_error(&logits_command, prog, NULL, "one of the arguments --ids --prompt/-p is required");
+    if (*v[OUT].text == '\0')
+        return cli_usage_error(&logits_command, prog, "--out", "the name is empty");
     int status = run_check_utf8("the prompt", v[PROMPT].text);
     if (status == 0)
         status = run_open(v[MODEL].text, v + N_OPTIONS, &cache, TLM_PRECISION_EXACT, &m);

@@ -102,6 +102,13 @@ static void print_results(const struct job *j, const struct tlm_perplexity *p, s
     out_print("\nDataset statistics:\n  Total samples: %zu\n  Total tokens: %zu\n", rows, tokens);
 }
 
+static struct tlm_model *computing; /* for the handler of Ctrl-C */
+
+static void cancel(void)
+{
+    tlm_model_cancel(computing);
+}
+
 static int measure(struct tlm_model *m, struct job *j, struct csv *csv)
 {
     struct tlm_error e = {TLM_OK, ""};
@@ -130,9 +137,12 @@ static int measure(struct tlm_model *m, struct job *j, struct csv *csv)
         out_flush();
     }
     double start = now_seconds();
+    computing = m;
+    set_signal_hooks(cancel, NULL);
     catch_interrupt();
     if (tlm_model_perplexity(m, rows, n_rows, &o, &p, &e) != TLM_OK)
         status = interrupted() ? EXIT_INTERRUPTED : out_tlm_error(&e);
+    set_signal_hooks(NULL, NULL); /* the model will be closed */
     release_interrupt();
     tool_free(rows);
     if (status != 0)

@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "out.h"
+#include "run.h"
 
 char *prompt_expand(const char *text)
 {
@@ -71,10 +72,13 @@ static int encode(const struct tlm_model *m, const char *text, size_t len, unsig
     struct tlm_error e = {TLM_OK, ""};
     if (tlm_tokenizer_encode(tlm_model_tokenizer(m), text, len, flags, ids, n, &e) != TLM_OK)
         return out_tlm_error(&e);
-    if (*n > 0)
+    int status = run_check_ids(m, *ids, *n);
+    if (status == 0 && *n > 0)
         return 0;
     tlm_free(*ids);
     *ids = NULL;
+    if (status != 0)
+        return status;
     out_error("the prompt is empty");
     return 2;
 }

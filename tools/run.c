@@ -86,8 +86,15 @@ int run_open(const char *model, const struct cli_value *run, const struct run_ca
     o.precision = precision;
     if (run[RUN_PRECISION].given)
         o.precision = strcmp(run[RUN_PRECISION].text, "exact") == 0 ? TLM_PRECISION_EXACT : TLM_PRECISION_FAST;
-    status = tlm_model_open(path, &o, out, &e) == TLM_OK ? 0 : out_tlm_error(&e);
+    enum tlm_status s = tlm_model_open(path, &o, out, &e);
     tlm_hub_path_free(path);
+    /* What options may be is checked before: the format is the file's. */
+    if (s == TLM_EINVAL && cache->file != NULL && o.kv_format == cache->file->kv_format) {
+        out_error("%s: %s", cache->file->path, e.message);
+        status = 1;
+    } else if (s != TLM_OK) {
+        status = out_tlm_error(&e);
+    }
     if (status == 0)
         run_kv_report(run, cache, *out);
     return status;
@@ -188,6 +195,12 @@ int run_check_utf8(const char *what, const char *text)
         return 0;
     out_error("%s is not valid UTF-8 at byte %zu", what, valid);
     return 2;
+}
+
+int run_check_ids(const struct tlm_model *m, const int32_t *ids, size_t n)
+{
+    struct tlm_error e = {TLM_OK, ""};
+    return tlm_model_check_ids(m, ids, n, &e) == TLM_OK ? 0 : out_tlm_error(&e);
 }
 
 int32_t *run_parse_ids(const char *text, int64_t vocab_size, size_t *n_ids, char *message, size_t n)

@@ -154,6 +154,9 @@ double run_rate(size_t n, double seconds);
 void run_warn_of_context(const struct tlm_request *r, const struct tlm_stats *s, enum tlm_finish finish,
                          int64_t context);
 
+/* Ids that the model's tokenizer gave: 0, or the exit status after a message,
+ * when one is outside the model's vocabulary. */
+int run_check_ids(const struct tlm_model *m, const int32_t *ids, size_t n);
 /* Ids of the model's vocabulary from text like "1 2 3" or "1,2,3"; free with
  * tool_free. Returns NULL and fills message (n bytes) when there are none. */
 int32_t *run_parse_ids(const char *text, int64_t vocab_size, size_t *n_ids, char *message, size_t n);

@@ -71,6 +71,11 @@ int text_rows_read(const struct tlm_model *m, const struct text_rows *t, int32_t
         return out_tlm_error(&e);
     int status = cut(m, t, ids, n, rows, n_rows);
     tlm_free(ids);
+    if (status == 0) {
+        status = run_check_ids(m, *rows, *n_rows * t->length);
+        if (status != 0)
+            tool_free(*rows);
+    }
     if (status == 0 && info.context_length > 0 && t->length > (size_t)info.context_length)
         out_warning("rows have %zu tokens, the model's context %lld", t->length, (long long)info.context_length);
     return status;

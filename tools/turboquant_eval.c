@@ -158,6 +158,13 @@ static int plot(const struct job *j, const struct tlm_perplexity *p)
     return status;
 }
 
+static struct tlm_model *computing; /* for the handler of Ctrl-C */
+
+static void cancel(void)
+{
+    tlm_model_cancel(computing);
+}
+
 static int measure(struct tlm_model *m, struct job *j, struct csv *csv)
 {
     struct tlm_error e = {TLM_OK, ""};
@@ -178,9 +185,12 @@ static int measure(struct tlm_model *m, struct job *j, struct csv *csv)
                                        .n_formats = j->n_formats,
                                        .report = report,
                                        .user = j};
+    computing = m;
+    set_signal_hooks(cancel, NULL);
     catch_interrupt();
     if (tlm_model_perplexity(m, rows, n_rows, &o, p, &e) != TLM_OK)
         status = interrupted() ? EXIT_INTERRUPTED : out_tlm_error(&e);
+    set_signal_hooks(NULL, NULL); /* the model will be closed */
     release_interrupt();
     if (status == 0) {
         print_table(j, p, n_rows);

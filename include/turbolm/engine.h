@@ -63,6 +63,12 @@ TLM_API enum tlm_status tlm_engine_new(struct tlm_model *m, const struct tlm_eng
 /* Cancels what runs, joins the thread. */
 TLM_API void tlm_engine_free(struct tlm_engine *g);
 
+/* TLM_ELIMIT when caches of so many tokens in each of so many sequences do not
+ * fit in this machine's memory. A submit is checked the same way, together with
+ * the requests that wait or run: when only the sum is too large, TLM_EBUSY. */
+TLM_API enum tlm_status tlm_engine_check_size(const struct tlm_engine *g, int64_t tokens, int64_t sequences,
+                                              struct tlm_error *e);
+
 struct tlm_request {
     const int32_t *prompt; /* n_prompt ids, at least 1; copied */
     size_t n_prompt;

@@ -73,6 +73,10 @@ TLM_API int tlm_model_tensor(const struct tlm_model *m, size_t i, struct tlm_ten
 
 /* NULL when the source has none (also after metadata_only where it is absent). */
 TLM_API const struct tlm_tokenizer *tlm_model_tokenizer(const struct tlm_model *m);
+/* Ids that this tokenizer gave: TLM_EFORMAT, which names its file, when one is
+ * outside the model's vocabulary. */
+TLM_API enum tlm_status tlm_model_check_ids(const struct tlm_model *m, const int32_t *ids, size_t n,
+                                            struct tlm_error *e);
 TLM_API const struct tlm_chat_template *tlm_model_chat_template(const struct tlm_model *m);
 /* What is wrong with the template that the source has but tlm_model_chat_template() cannot give; NULL: nothing. */
 TLM_API const char *tlm_model_chat_template_error(const struct tlm_model *m);
@@ -89,8 +93,8 @@ typedef enum tlm_status tlm_logits_fn(void *user, size_t row, const float *logit
 TLM_API enum tlm_status tlm_model_logits(struct tlm_model *m, const int32_t *ids, size_t n, size_t decode_from,
                                          size_t prefill_step, tlm_logits_fn *fn, void *user, struct tlm_error *e);
 
-/* Ends the tlm_model_logits that runs now, from another thread or a signal
- * handler: it stops inside its pass with TLM_ECANCELED. */
+/* Ends the tlm_model_logits or tlm_model_perplexity that runs now, from another
+ * thread or a signal handler: it stops inside its pass with TLM_ECANCELED. */
 TLM_API void tlm_model_cancel(struct tlm_model *m);
 
 /* Largest resident set of this process so far, bytes (getrusage). */

@@ -36,6 +36,7 @@ struct tlm_prompt_cache_info {
     int64_t max_kv_size;                 /* 0: none; -1: not said */
     int64_t max_kv_keep;                 /* first tokens that stay in sight with it */
     const char *chat_template;           /* SHA-256 of its text, "" without one, NULL: not known */
+    const char *path;                    /* of the file */
 };
 /* Strings live as long as the cache. */
 TLM_API void tlm_prompt_cache_info_get(const struct tlm_prompt_cache *c, struct tlm_prompt_cache_info *out);
@@ -50,7 +51,8 @@ TLM_API void tlm_model_template_hash(const struct tlm_model *m, char out[TLM_SHA
  *
  * How a request is saved. Strings must live until it is done. */
 struct tlm_prompt_save {
-    const char *path;             /* .safetensors is added where it is missing; replaced when it exists */
+    const char *path;             /* .safetensors is added where it is missing; replaced when it exists. A submit
+                                     fails when it cannot be written */
     const char *model;            /* recorded as it is given */
     const char *tokenizer_config; /* JSON, or NULL */
     const char *text;             /* see tlm_prompt_cache_info, or NULL */

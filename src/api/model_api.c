@@ -52,7 +52,7 @@ static enum tlm_status collect_eos(struct tlm_model *m, struct tlm_error *e)
     if (s == TLM_OK && m->tokenizer) {
         struct tlm_tokenizer_info t;
         tlm_tokenizer_info_get(m->tokenizer, &t);
-        if (t.eos >= 0)
+        if (t.eos >= 0 && t.eos < vocab) /* the model cannot say another */
             s = add_eos(m, t.eos, e);
     }
     return s;
@@ -282,6 +282,20 @@ int tlm_model_tensor(const struct tlm_model *m, size_t i, struct tlm_tensor_info
 const struct tlm_tokenizer *tlm_model_tokenizer(const struct tlm_model *m)
 {
     return m->tokenizer;
+}
+
+enum tlm_status tlm_model_check_ids(const struct tlm_model *m, const int32_t *ids, size_t n, struct tlm_error *e)
+{
+    int64_t vocab = model_base(m)->cfg.vocab_size;
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= 0 && ids[i] < vocab)
+            continue;
+        const char *text = m->tokenizer ? tlm_tokenizer_token_text(m->tokenizer, ids[i]) : NULL;
+        return err_set(e, TLM_EFORMAT, "%s%s: the token '%.64s' has id %d, but the model's vocabulary has %lld",
+                       m->ck->path, m->ck->is_gguf ? "" : "/tokenizer.json", text ? text : "", ids[i],
+                       (long long)vocab);
+    }
+    return TLM_OK;
 }
 
 const struct tlm_chat_template *tlm_model_chat_template(const struct tlm_model *m)

@@ -5,6 +5,7 @@
  * requests that were in it, with the reason, never the engine. */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,11 +39,13 @@ struct tlm_engine {
     uint64_t next_id;
     uint64_t *cancels; /* [max_queue + max_sequences] */
     int n_cancels;
+    size_t promised; /* bytes of cache for what waits and runs */
     bool stop;
 
     /* Set by cancel when the pass that runs is that request's alone. */
     atomic_ullong sole_id;
     atomic_int abort_pass;
+    atomic_int ending; /* set before abort_pass when the engine is freed */
 
     /* The engine's thread alone. */
     struct request **running; /* [max_sequences], oldest first */
@@ -121,6 +124,10 @@ static void end_request(struct tlm_engine *g, struct request *q, enum tlm_finish
         finish = TLM_FINISH_ERROR;
         err = &failed;
     }
+    /* Before the caller hears of it, who may submit the next at once. */
+    pthread_mutex_lock(&g->lock);
+    g->promised -= q->cache_bytes;
+    pthread_mutex_unlock(&g->lock);
     report_done(g, q, finish, err);
     keep_prefix(g, q);
     for (int i = 0; i < g->n_running; i++)
@@ -248,12 +255,11 @@ static void take_token(struct tlm_engine *g, struct request *q, float *logits)
 static void fail_pass(struct tlm_engine *g, const struct pass *p)
 {
     struct tlm_error err = g->ctx.err;
-    if (err.status == TLM_ECANCELED && p->n_spans == 1) {
-        end_request(g, g->in_pass[0], TLM_FINISH_CANCELLED, NULL);
-        return;
-    }
     for (int i = 0; i < p->n_spans; i++)
-        end_with_error(g, g->in_pass[i], &err);
+        if (err.status == TLM_ECANCELED)
+            end_request(g, g->in_pass[i], TLM_FINISH_CANCELLED, NULL);
+        else
+            end_with_error(g, g->in_pass[i], &err);
 }
 
 static void step(struct tlm_engine *g)
@@ -262,6 +268,8 @@ static void step(struct tlm_engine *g)
     if (p.n_spans == 0)
         return;
     atomic_store(&g->abort_pass, 0);
+    if (atomic_load(&g->ending))
+        return;
     atomic_store(&g->sole_id, p.n_spans == 1 ? g->in_pass[0]->id : 0);
     float *logits = model_forward(g->model, &g->ctx, g->kv, g->ids, g->spans, p.n_spans, g->out_rows, p.n_out);
     atomic_store(&g->sole_id, 0);
@@ -290,6 +298,10 @@ static void start_request(struct tlm_engine *g, struct request *q)
     struct tlm_error err = {0};
     q->started = now();
     g->running[g->n_running++] = q;
+    if (atomic_load(&g->ending)) {
+        end_request(g, q, TLM_FINISH_CANCELLED, NULL);
+        return;
+    }
     if (q->max_tokens == 0 && !q->save) {
         end_request(g, q, TLM_FINISH_LENGTH, NULL);
         return;
@@ -471,6 +483,8 @@ void tlm_engine_free(struct tlm_engine *g)
 {
     if (!g)
         return;
+    atomic_store(&g->ending, 1);
+    atomic_store(&g->abort_pass, 1);
     pthread_mutex_lock(&g->lock);
     g->stop = true;
     pthread_cond_signal(&g->wake);
@@ -501,7 +515,39 @@ void tlm_engine_free(struct tlm_engine *g)
     mem_free(g);
 }
 
-static enum tlm_status check_request(const struct tlm_engine *g, const struct tlm_request *r, struct tlm_error *e)
+/* Bytes of cache for so many tokens in each of n sequences, which fit in memory alone. */
+static enum tlm_status cache_needs(const struct tlm_engine *g, int64_t tokens, int64_t n, size_t *out,
+                                   struct tlm_error *e)
+{
+    const int64_t memory = physical_memory(), most = INT64_C(1) << 40;
+    char sequences[64] = "";
+    *out = kv_cache_needs(g->kv, tokens < most ? tokens : most);
+    if (n > 1)
+        snprintf(sequences, sizeof sequences, " in each of %lld sequences", (long long)n);
+    if (*out > (size_t)memory / (size_t)n)
+        return err_set(e, TLM_ELIMIT, "%lld tokens%s need %.1f GB of cache; this machine has %.1f GB",
+                       (long long)tokens, sequences, (double)*out * (double)n * 1e-9, (double)memory * 1e-9);
+    *out *= (size_t)n;
+    return TLM_OK;
+}
+
+static int64_t add_tokens(int64_t a, size_t b)
+{
+    return b <= (uint64_t)(INT64_MAX - a) ? a + (int64_t)b : INT64_MAX;
+}
+
+enum tlm_status tlm_engine_check_size(const struct tlm_engine *g, int64_t tokens, int64_t sequences,
+                                      struct tlm_error *e)
+{
+    size_t bytes;
+    if (tokens < 0 || sequences < 1)
+        return err_set(e, TLM_EINVAL, "%lld tokens in %lld sequences: expected at least 0 and 1", (long long)tokens,
+                       (long long)sequences);
+    return cache_needs(g, tokens, sequences, &bytes, e);
+}
+
+static enum tlm_status check_request(const struct tlm_engine *g, const struct tlm_request *r, size_t *bytes,
+                                     struct tlm_error *e)
 {
     int64_t vocab = model_base(g->model)->cfg.vocab_size, context = model_base(g->model)->cfg.max_positions;
     if (!r->prompt || r->n_prompt == 0)
@@ -517,18 +563,16 @@ static enum tlm_status check_request(const struct tlm_engine *g, const struct tl
         if (s != TLM_OK)
             return s;
     }
+    enum tlm_status writable = r->save ? prompt_cache_save_check(r->save, e) : TLM_OK;
+    if (writable != TLM_OK)
+        return writable;
     for (size_t i = 0; i < r->n_prompt; i++)
         if (r->prompt[i] < 0 || r->prompt[i] >= vocab)
             return err_set(e, TLM_EINVAL, "prompt token %zu: id %d is outside the vocabulary of %lld", i, r->prompt[i],
                            (long long)vocab);
-    const int64_t memory = physical_memory(), most = INT64_C(1) << 40;
-    int64_t tokens =
-        r->n_prompt < (size_t)most && r->assumed_depth < most ? r->assumed_depth + (int64_t)r->n_prompt : most;
-    size_t bytes = kv_cache_needs(g->kv, tokens);
-    if (bytes > (size_t)memory)
-        return err_set(e, TLM_ELIMIT,
-                       "%lld tokens of depth and %zu of prompt need %.1f GB of cache; this machine has %.1f GB",
-                       (long long)r->assumed_depth, r->n_prompt, (double)bytes * 1e-9, (double)memory * 1e-9);
+    enum tlm_status fits = cache_needs(g, add_tokens(r->assumed_depth, r->n_prompt), 1, bytes, e);
+    if (fits != TLM_OK)
+        return fits;
     for (size_t i = 0; r->eos && i < r->n_eos; i++)
         if (r->eos[i] < 0 || r->eos[i] >= vocab)
             return err_set(e, TLM_EINVAL, "end token %d is outside the vocabulary of %lld", r->eos[i],
@@ -543,7 +587,8 @@ enum tlm_status tlm_engine_submit(struct tlm_engine *g, const struct tlm_request
 {
     struct sampler_env env = {(size_t)model_base(g->model)->cfg.vocab_size, g->keep, g->n_keep};
     struct request *q = NULL;
-    enum tlm_status s = check_request(g, r, e);
+    size_t bytes = 0, memory = (size_t)physical_memory();
+    enum tlm_status s = check_request(g, r, &bytes, e);
     if (s == TLM_OK)
         s = request_new(r, g->model->tokenizer, &env, g->model->eos, g->model->n_eos, &q, e);
     if (s != TLM_OK)
@@ -551,7 +596,14 @@ enum tlm_status tlm_engine_submit(struct tlm_engine *g, const struct tlm_request
     pthread_mutex_lock(&g->lock);
     if (g->n_waiting >= g->max_queue) {
         s = err_set(e, TLM_EBUSY, "the queue of %d requests is full", g->max_queue);
+    } else if (bytes > memory - g->promised) {
+        s = err_set(e, TLM_EBUSY,
+                    "the request needs %.1f GB of cache beside %.1f GB of those that wait or run; this machine has "
+                    "%.1f GB",
+                    (double)bytes * 1e-9, (double)g->promised * 1e-9, (double)memory * 1e-9);
     } else {
+        q->cache_bytes = bytes;
+        g->promised += bytes;
         *id = q->id = g->next_id++;
         *g->waiting_tail = q;
         g->waiting_tail = &q->link;

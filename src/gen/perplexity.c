@@ -107,6 +107,7 @@ static enum tlm_status sides_init(struct run *r, struct tlm_error *e)
         st = side_init(r, i, e);
     for (int i = 0; i < 2 && st == TLM_OK; i++)
         st = ctx_init(&r->ctx[i], r->m->be, e);
+    r->ctx[0].abort = r->ctx[1].abort = &r->m->abort;
     return st;
 }
 
@@ -407,6 +408,7 @@ enum tlm_status tlm_model_perplexity(struct tlm_model *m, const int32_t *ids, si
     r.batch = r.batch < rows ? r.batch : rows;
     r.batch = r.batch < r.pass_tokens ? r.batch : r.pass_tokens;
     r.batch = r.batch < logits ? r.batch : logits;
+    atomic_store(&m->abort, 0);
     enum tlm_status st = run_all(&r, e);
     for (size_t i = 0; i < r.n_formats && st == TLM_OK; i++)
         summarise(&r, i, &out[i]);

@@ -5,9 +5,12 @@
 #include <sha2.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "io/st_writer.h"
 #include "kvcache/prompt_file.h"
 #include "text/chat.h"
 
@@ -189,7 +192,8 @@ enum tlm_status tlm_prompt_cache_open(const char *path, struct tlm_prompt_cache 
     mem_free(name);
     if (s == TLM_OK) {
         struct prompt_file *f = c->file;
-        c->info = (struct tlm_prompt_cache_info){.model = f->model,
+        c->info = (struct tlm_prompt_cache_info){.path = f->st->path,
+                                                 .model = f->model,
                                                  .tokenizer_config = f->tokenizer_config,
                                                  .n_tokens = (size_t)f->length,
                                                  .tokens = f->tokens,
@@ -229,6 +233,13 @@ static const char *source_of(const struct tlm_model *m)
     return m->ck->is_gguf ? "gguf" : "directory";
 }
 
+/* By name, or because both lead to one file. */
+static bool is_same_model(const char *a, const char *b)
+{
+    struct stat x, y;
+    return !strcmp(a, b) || (!stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+}
+
 enum tlm_status prompt_cache_check(const struct tlm_prompt_cache *c, const struct tlm_model *m, struct tlm_error *e)
 {
     const struct prompt_file *f = c->file;
@@ -253,8 +264,16 @@ enum tlm_status prompt_cache_check(const struct tlm_prompt_cache *c, const struc
         s = fingerprint(m, &mine, e);
     if (s != TLM_OK)
         return s;
+    bool same_name = is_same_model(path, name);
     bool other_form = strcmp(source, source_of(m)) || strcmp(quantization, m->quantization);
-    if (strcmp(kin, mine.kin) || (strcmp(weights, mine.weights) && !other_form))
+    bool other = strcmp(kin, mine.kin) || (strcmp(weights, mine.weights) && !other_form);
+    if (other && same_name)
+        return err_set(e, TLM_EFORMAT,
+                       "%s: %s now has another %s than when the prompt cache was made, or the file is "
+                       "damaged",
+                       f->st->path, path,
+                       strcmp(kin, mine.kin) ? "architecture, size or final norm" : "content of its weights");
+    if (other)
         return err_set(e, TLM_EINVAL,
                        "Providing a different model (%s) than that used to create the prompt cache (%s) is an error.",
                        path, name);
@@ -266,6 +285,11 @@ enum tlm_status prompt_cache_check(const struct tlm_prompt_cache *c, const struc
             return err_set(e, TLM_EFORMAT, "%s: token %lld: id %d is outside the vocabulary of %lld", f->st->path,
                            (long long)i, f->tokens[i], (long long)model_base(m)->cfg.vocab_size);
     hash_tokens(m, f->tokens, (size_t)f->length, hash);
+    if (strcmp(tokens, hash) && same_name)
+        return err_set(e, TLM_EFORMAT,
+                       "%s: %s now has another tokenizer than when the prompt cache was made, or the "
+                       "file is damaged",
+                       f->st->path, path);
     if (strcmp(tokens, hash))
         return err_set(e, TLM_EINVAL, "%s: the tokenizer of %s is not that of %s, which the prompt cache was made with",
                        f->st->path, path, name);
@@ -339,6 +363,19 @@ static cJSON *record(const struct tlm_model *m, const struct kv_seq *seq, const 
     cJSON_Delete(x);
     err_nomem(e, 0);
     return NULL;
+}
+
+enum tlm_status prompt_cache_save_check(const struct tlm_prompt_save *o, struct tlm_error *e)
+{
+    if (!o->path || !*o->path)
+        return err_set(e, TLM_EINVAL, "the name of the prompt cache file is empty");
+    /* Of a folder or a device the name with a suffix is hardly what was meant. */
+    enum tlm_status s = file_exists(o->path) ? st_writer_try(o->path, e) : TLM_OK;
+    char *path = s == TLM_OK ? with_suffix(o->path, e) : NULL;
+    if (s == TLM_OK)
+        s = path ? st_writer_try(path, e) : TLM_ENOMEM;
+    mem_free(path);
+    return s;
 }
 
 enum tlm_status prompt_cache_save(const struct tlm_model *m, const struct kv_seq *seq, const struct tlm_prompt_save *o,

@@ -16,6 +16,8 @@ enum tlm_status prompt_cache_start(const struct tlm_model *m, struct kv_cache *k
                                    const int32_t *prompt, size_t n_prompt, struct kv_seq **out, bool *follows,
                                    struct tlm_error *e);
 
+/* Whether it could be written, before anything is computed. */
+enum tlm_status prompt_cache_save_check(const struct tlm_prompt_save *o, struct tlm_error *e);
 enum tlm_status prompt_cache_save(const struct tlm_model *m, const struct kv_seq *seq, const struct tlm_prompt_save *o,
                                   struct tlm_error *e);
 

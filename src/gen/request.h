@@ -17,6 +17,7 @@ struct request {
     size_t n_cached;       /* those that were there before */
     size_t n_before;       /* in front of the prompt, of a prompt cache without tokens */
     int64_t max_tokens, assumed_depth;
+    size_t cache_bytes; /* promised to it */
     int32_t *eos;
     size_t n_eos;
     struct sampler *sampler;

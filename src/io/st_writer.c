@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -123,6 +124,28 @@ static int open_temporary(struct st_writer *w)
             break;
     }
     return fd;
+}
+
+enum tlm_status st_writer_try(const char *path, struct tlm_error *e)
+{
+    struct st_writer *w = NULL;
+    enum tlm_status s = st_writer_new(path, &w, e);
+    if (s != TLM_OK)
+        return s;
+    struct stat st;
+    bool there = stat(path, &st) == 0;
+    int fd = there && !S_ISREG(st.st_mode) ? -1 : open_temporary(w);
+    if (there && !S_ISREG(st.st_mode))
+        s = err_set(e, TLM_EIO, "%s: cannot be written: it is %s", path,
+                    S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
+    else if (fd < 0)
+        s = io_error(w, e);
+    if (fd >= 0) {
+        close(fd);
+        unlink(w->temporary);
+    }
+    st_writer_free(w);
+    return s;
 }
 
 enum tlm_status st_writer_begin(struct st_writer *w, struct tlm_error *e)

@@ -15,6 +15,9 @@ enum tlm_status st_writer_new(const char *path, struct st_writer **out, struct t
 /* Removes the temporary file unless it was committed. NULL allowed. */
 void st_writer_free(struct st_writer *w);
 
+/* Whether a file could be written there, which is tried. */
+enum tlm_status st_writer_try(const char *path, struct tlm_error *e);
+
 enum tlm_status st_writer_meta(struct st_writer *w, const char *key, const char *value, struct tlm_error *e);
 enum tlm_status st_writer_add(struct st_writer *w, const char *name, enum dtype type, int n_dims, const int64_t *shape,
                               struct tlm_error *e);

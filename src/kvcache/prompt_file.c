@@ -463,9 +463,11 @@ static enum tlm_status load_own(const struct loading *l)
     const char *spec = NULL;
     char *mine = prompt_spec(kv);
     enum tlm_status st = mine ? json_str(l->f->extension, "kv_format", &spec, l->e) : err_nomem(l->e, 256);
-    if (st == TLM_OK && (!spec || strcmp(spec, mine)))
+    if (st == TLM_OK && !spec)
+        st = err_set(l->e, TLM_EFORMAT, "%s: kv_format is missing", l->f->st->path);
+    if (st == TLM_OK && strcmp(spec, mine))
         st = err_set(l->e, TLM_EINVAL, "%s: the cache is %.200s, but the model was opened with a cache of %.200s",
-                     l->f->st->path, spec ? spec : "of no known format", mine);
+                     l->f->st->path, spec, mine);
     mem_free(mine);
     struct stored *stored = st == TLM_OK ? mem_new_array((size_t)kv->n_groups, sizeof *stored) : NULL;
     if (st == TLM_OK && !stored)

@@ -31,7 +31,7 @@ struct tlm_model {
     struct tlm_error template_error; /* why there is none although the files have one */
     int32_t *eos;
     size_t n_eos;
-    atomic_int abort; /* the running tlm_model_logits must end */
+    atomic_int abort; /* the running tlm_model_logits or tlm_model_perplexity must end */
     int engines;      /* at most one uses the backend at a time */
     struct tlm_model_info info;
     char quantization[32], kv_name[1024];

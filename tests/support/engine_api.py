@@ -37,7 +37,8 @@ class PromptCacheInfo(c.Structure):
     _fields_ = [("model", c.c_char_p), ("tokenizer_config", c.c_char_p), ("n_tokens", c.c_size_t),
                 ("tokens", c.c_void_p), ("text", c.c_char_p), ("kv_format", c.c_char_p), ("kv_bits", c.c_int),
                 ("kv_group_size", c.c_int), ("kv_sink", c.c_int64), ("quantized_kv_start", c.c_int64),
-                ("max_kv_size", c.c_int64), ("max_kv_keep", c.c_int64), ("chat_template", c.c_char_p)]
+                ("max_kv_size", c.c_int64), ("max_kv_keep", c.c_int64), ("chat_template", c.c_char_p),
+                ("path", c.c_char_p)]
 
 
 class Stats(c.Structure):
