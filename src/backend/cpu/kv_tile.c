@@ -55,6 +55,8 @@ static struct ahead ahead_in_steps(const void *at, size_t bytes, int steps)
 
 static void fetch(struct ahead *f)
 {
+    if (!f->at)
+        return;
     const char *to = f->at + f->step;
     for (; f->at < to && f->at < f->end; f->at += 64)
         __builtin_prefetch(f->at);
@@ -81,9 +83,7 @@ static void sort_channels(const struct kv_codec *c, const uint8_t *in, uint16_t 
     for (int i = 0; i < bytes; i++) {
         unsigned all = i * 8 + 8 <= c->dim ? 0xff : (1u << (c->dim & 7)) - 1;
         unsigned wide = c->f.mix ? in[c->sets + i] : 0, narrow = c->f.mix ? in[c->sets + bytes + i] : 0;
-        unsigned set[3] = {wide & all, all & ~(wide ^ narrow), narrow & all};
-        if (wide & narrow & all) /* both: neither */
-            set[0] &= ~narrow, set[2] &= ~wide;
+        unsigned set[3] = {all & wide & ~narrow, all & ~(wide ^ narrow), all & narrow & ~wide};
         for (int k = 0; k < 3; k++)
             for (; set[k]; set[k] &= set[k] - 1)
                 list[k][n[k]++] = (uint16_t)(i * 8 + __builtin_ctz(set[k]));
