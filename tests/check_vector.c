@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backend/cpu/attention.h"
 #include "backend/cpu/cpu_backend.h"
 #include "base/cpu.h"
 #include "base/fp.h"
@@ -514,6 +515,8 @@ static void check_block_rows(const struct vector_kernels *k, const struct vector
     guard_release();
 }
 
+#include "check_ints.h"
+
 static void check_kernels(const struct isa *isa, const struct vector_kernels *ref)
 {
     struct vector_kernels k;
@@ -536,6 +539,7 @@ static void check_kernels(const struct isa *isa, const struct vector_kernels *re
         check_codes(&k, ref, n);
     for (int i = 0; i < 20; i++)
         check_block_rows(&k, ref);
+    check_ints(&k, ref);
     check_softmax(&k, ref);
     check_math(isa, &k);
 }
@@ -934,6 +938,11 @@ static void cache_make(struct encoded_cache *c, bool small)
     c->turn = (struct kv_turn){.dims = dims, .interleaved = pick(2)};
     c->turn.cos = places;
     c->turn.sin = places + half * KV_BLOCK;
+    int16_t *words = guard((size_t)dims * KV_BLOCK * sizeof *words);
+    for (int i = 0; i < dims * KV_BLOCK; i++)
+        words[i] = (int16_t)fminf(32767, rintf(places[i] * 32768));
+    c->turn.cos_words = words;
+    c->turn.sin_words = words + half * KV_BLOCK;
     c->a.turn = &c->turn;
 }
 
@@ -1108,7 +1117,8 @@ static void check_encoded(const struct isa *isa, struct cpu_backend *b)
                 for (int d = 0; d < c.a.shape.v_dim; d++)
                     worst = isnan(got[d]) ? INFINITY : fmax(worst, fabs((double)got[d] - y[d]) / scale);
             }
-        check(worst < 2e-5, c.name, i, (long)(worst * 1e9));
+        /* Integers: scores are sums of roundings to some 2^-12 of the greatest, of either sign. */
+        check(worst < (cpu_int_keys(&c.a) || cpu_int_values(&c.a) ? 2e-3 : 2e-5), c.name, i, (long)(worst * 1e9));
         kv_codec_deinit(&c.key);
         kv_codec_deinit(&c.value);
         guard_release();

@@ -1157,7 +1157,11 @@ static void make_turn(struct kv_turn *t, float *start, float *places, int dims, 
             places[(half + i) * KV_BLOCK + p] = (float)sin(p * f);
         }
     }
-    *t = (struct kv_turn){dims, interleaved, start, start + half, places, places + half * KV_BLOCK};
+    *t = (struct kv_turn){.dims = dims, .interleaved = interleaved};
+    t->start_cos = start;
+    t->start_sin = start + half;
+    t->cos = places;
+    t->sin = places + half * KV_BLOCK;
 }
 
 static void test_turns(void **state)

@@ -150,6 +150,7 @@ void kv_cache_free(struct kv_cache *kv)
     for (int i = 0; i < kv->n_turns; i++) {
         mem_free(kv->turns[i].cos);
         mem_free(kv->turns[i].sin);
+        mem_free(kv->turns[i].words);
         mem_free(kv->turns[i].starts);
     }
     mem_free(kv->codecs);

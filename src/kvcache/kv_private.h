@@ -24,6 +24,7 @@ struct kv_turns {
     const struct rope *rope;
     struct kv_turn turn; /* start_cos, start_sin: NULL */
     float *cos, *sin;    /* [dims / 2][KV_BLOCK] */
+    int16_t *words;      /* the same as integers, cosines first */
     float *starts;       /* of positions 0, 64, ...: cos, then sin [dims / 2] */
     int64_t n_starts, cap_starts;
 };

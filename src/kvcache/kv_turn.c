@@ -16,6 +16,12 @@ static void unit(float *cos, float *sin)
     }
 }
 
+static int16_t word(float x)
+{
+    float w = rintf(x * 32768);
+    return (int16_t)(w > INT16_MAX ? INT16_MAX : w < -INT16_MAX ? -INT16_MAX : w);
+}
+
 void kv_turn_start(const struct kv_turns *t, int64_t position, float *out)
 {
     int half = t->turn.dims / 2;
@@ -57,24 +63,31 @@ struct kv_turns *kv_turns_for(struct kv_cache *kv, const struct rope *rope, stru
     *t = (struct kv_turns){.rope = rope, .turn = {.dims = (int)rope->dims, .interleaved = rope->interleaved}};
     t->cos = mem_alloc_array(n, sizeof *t->cos);
     t->sin = mem_alloc_array(n, sizeof *t->sin);
+    t->words = mem_alloc_array(2 * n, sizeof *t->words);
     float *row = mem_alloc_array((size_t)rope->dims, sizeof *row);
-    if (!t->cos || !t->sin || !row) {
+    if (!t->cos || !t->sin || !t->words || !row) {
         err_nomem(e, n * sizeof *row);
         mem_free(t->cos);
         mem_free(t->sin);
+        mem_free(t->words);
         mem_free(row);
         return NULL;
     }
     for (int p = 0; p < KV_BLOCK; p++) {
         kv_turn_start(t, p, row);
         for (int i = 0; i < half; i++) {
-            t->cos[i * KV_BLOCK + p] = row[i];
-            t->sin[i * KV_BLOCK + p] = row[half + i];
+            int at = i * KV_BLOCK + p;
+            t->cos[at] = row[i];
+            t->sin[at] = row[half + i];
+            t->words[at] = word(row[i]);
+            t->words[(int)n + at] = word(row[half + i]);
         }
     }
     mem_free(row);
     t->turn.cos = t->cos;
     t->turn.sin = t->sin;
+    t->turn.cos_words = t->words;
+    t->turn.sin_words = t->words + n;
     kv->n_turns++;
     return t;
 }

@@ -93,6 +93,14 @@ static enum tlm_status make_gauss(struct kv_codec *c, struct tlm_error *e)
     return TLM_OK;
 }
 
+static void make_level_words(struct kv_codec *c)
+{
+    int n = 1 << c->f.bits;
+    c->level_unit = c->levels[n - 1] / KV_LEVEL_WORD;
+    for (int i = 0; i < n; i++)
+        c->level_words[i] = (int16_t)lrintf(c->levels[i] / c->level_unit);
+}
+
 static enum tlm_status make_tables(struct kv_codec *c, struct tlm_error *e)
 {
     const float half_pi = 1.57079632679f;
@@ -109,6 +117,8 @@ static enum tlm_status make_tables(struct kv_codec *c, struct tlm_error *e)
         s = kv_rotation_init(&c->rotation, c->dim, SEED_ROTATION, signs_first, e);
         if (s == TLM_OK)
             s = kv_levels(c->f.bits, c->dim, c->levels, e);
+        if (s == TLM_OK && c->f.bits <= 4)
+            make_level_words(c);
         break;
     case KVF_PROD:
         s = kv_rotation_init(&c->rotation, c->dim, SEED_ROTATION, signs_first, e);

@@ -28,6 +28,7 @@
 #include "kvformat/kv_rotate.h"
 
 enum { KV_BLOCK = KV_RUN, KV_DIM_MAX = 1024 }; /* tokens of a cache block; channels of a head */
+enum { KV_LEVEL_WORD = 2047 };                 /* the greatest level as an integer */
 
 struct kv_codec {
     struct kv_format f;
@@ -42,6 +43,8 @@ struct kv_codec {
     float *gauss;                /* PROD: [dim][dim], sketch of x is gauss . x; else NULL */
     float sketch_factor;         /* on the sum of sketch signs times lengths */
     float levels[KV_LEVELS_MAX];
+    int16_t level_words[16]; /* TQ of at most 4 bits: levels in level_unit */
+    float level_unit;
     float wide_levels[KV_LEVELS_MAX]; /* SPLIT */
     int wide;                         /* SPLIT: channels of the wide kind */
 };
@@ -52,8 +55,9 @@ struct kv_codec {
 struct kv_turn {
     int dims; /* rotated channels */
     bool interleaved;
-    const float *start_cos, *start_sin; /* [dims / 2] */
-    const float *cos, *sin;             /* [dims / 2][64] */
+    const float *start_cos, *start_sin;   /* [dims / 2] */
+    const float *cos, *sin;               /* [dims / 2][64] */
+    const int16_t *cos_words, *sin_words; /* the same in 2^-15, at most 32767 */
 };
 
 /* dim: channels of a head. */

@@ -49,7 +49,10 @@ static int64_t query_floats(const struct attn_args *a)
 {
     const struct kv_shape *s = &a->shape;
     int64_t n = s->head_dim + KV_BLOCK + 2 * (int64_t)s->v_dim + 4;
-    return a->key ? n + 3 * (int64_t)s->head_dim + KV_BLOCK + s->v_dim : n;
+    if (!a->key)
+        return n;
+    n += 3 * (int64_t)s->head_dim + KV_BLOCK + s->v_dim;
+    return n + (s->head_dim + KV_BLOCK) / 2 + 2 * (s->head_dim / 32) + 4;
 }
 
 static int tile_queries(const struct attn_args *a)
@@ -68,6 +71,7 @@ static struct area area_of(const struct attend *x, int worker, int64_t queries)
     w.s = w.q + queries * s->head_dim;
     w.acc = w.s + queries * KV_BLOCK;
     w.total = w.acc + queries * s->v_dim;
+    w.queries = queries;
     w.st = (struct attn_state *)(void *)(w.total + queries * s->v_dim);
     w.total_st = w.st + queries;
     if (x->a->key) {
@@ -76,6 +80,12 @@ static struct area area_of(const struct attend *x, int worker, int64_t queries)
         w.turned = w.sketch + queries * s->head_dim;
         w.s2 = w.turned + queries * s->head_dim;
         w.acc_rotated = w.s2 + queries * KV_BLOCK;
+        w.words = (int16_t *)(void *)(w.acc_rotated + queries * s->v_dim);
+        w.value_words = w.words + queries * s->head_dim;
+        w.value_units = (float *)(void *)(w.value_words + queries * KV_BLOCK);
+        w.value_sums = w.value_units + queries;
+        w.units = w.value_sums + queries;
+        w.query_sums = w.units + queries * (s->head_dim / 32 + 1);
     }
     return w;
 }
@@ -87,6 +97,8 @@ static void rotate_queries(const struct attend *x, const struct area *w, int64_t
 {
     const struct kv_codec *c = x->a->key;
     int64_t dim = x->a->shape.head_dim;
+    if (c && cpu_int_keys(x->a) && !c->rotation.dim)
+        cpu_int_queries(x, w, 0, queries, w->q);
     if (!c || !c->rotation.dim || c->f.kind == KVF_SPLIT)
         return;
     for (int64_t i = 0; i < queries; i++) {
@@ -104,6 +116,8 @@ static void rotate_queries(const struct attend *x, const struct area *w, int64_t
             kv_rotate(&c->second, s);
         }
     }
+    if (cpu_int_keys(x->a))
+        cpu_int_queries(x, w, 0, queries, w->rotated);
 }
 
 /* Blocks [from, to) of a tile, all of one chunk, from a fresh state into w->st

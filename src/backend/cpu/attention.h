@@ -38,6 +38,12 @@ struct area {
     float *acc_rotated;               /* [queries, v_dim], in the frame of the value codec */
     bool has_rotated;                 /* acc_rotated holds something */
     float *codec;                     /* [cpu_codec_floats] */
+    /* With a codec whose products are taken in integers: */
+    int16_t *words; /* queries, [queries, head_dim], or probabilities, [queries, KV_BLOCK] */
+    int16_t *value_words;
+    float *units, *query_sums;       /* of the queries' words, sums of queries: [key groups, queries] */
+    float *value_units, *value_sums; /* [queries] */
+    int64_t queries;
 };
 
 struct attend {
@@ -58,6 +64,18 @@ struct attend {
 /* Brings states and sums of w up to date with one block. */
 void cpu_attend_block(const struct attend *x, const struct tile *t, struct area *w, int block);
 
+/* Whether scores, or sums of values, over encoded blocks are taken in integers (attention_int.c). */
+bool cpu_int_keys(const struct attn_args *a);
+bool cpu_int_values(const struct attn_args *a);
+/* The words of all queries, q in the frame of the codes. */
+void cpu_int_queries(const struct attend *x, const struct area *w, int64_t first, int64_t n, const float *q);
+/* Scores of n queries from the first on with one block's keys `in`, and their probabilities times its values
+ * added to sums. turn, ahead: as below. */
+void cpu_int_scores(const struct attend *x, const struct area *w, int64_t first, int n, const void *in,
+                    const void *ahead, const struct kv_turn *turn);
+void cpu_int_sums(const struct attend *x, const struct area *w, int64_t first, int n, const void *in, const void *ahead,
+                  float *sums);
+
 /* Floats of work memory for blocks of this codec: a decoded tile, vectors of
  * scales, and what kv_codec_decode and kv_codec_encode take. */
 size_t cpu_codec_floats(const struct kv_codec *c);
@@ -66,6 +84,12 @@ size_t cpu_codec_floats(const struct kv_codec *c);
  * the head of the next block, brought into the cache meanwhile, or NULL. */
 float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const void *ahead,
                     const struct kv_turn *turn, float *work);
+/* The same in integers, which times the unit returned are the elements: where the codec has factors of tokens or
+ * offsets, less these. */
+int16_t *cpu_key_words(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const void *ahead,
+                       const struct kv_turn *turn, float *work, float *unit);
+int16_t *cpu_value_words(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const void *ahead,
+                         float *work, float *unit);
 /* The signs of its sketch, [dim][KV_BLOCK] of 1 and -1. */
 float *cpu_sketch_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *in, float *work);
 /* One head's values as [KV_BLOCK][dim], likewise. */

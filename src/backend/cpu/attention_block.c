@@ -179,8 +179,14 @@ static void scores(const struct visit *v)
         turn.start_sin = v->block->turn + turn.dims / 2;
         q = turn_queries(v, w->q, &turn);
     }
-    const float *tile = cpu_key_tile(b, c, in, ahead, turn.dims ? &turn : NULL, w->codec);
-    k->attn_qk[KV_F32](s, q + first * dim, tile, nq, dim, NULL);
+    if (cpu_int_keys(a)) {
+        if (turn.dims)
+            cpu_int_queries(v->x, w, first, nq, q + first * dim);
+        cpu_int_scores(v->x, w, first, nq, in, ahead, turn.dims ? &turn : NULL);
+    } else {
+        const float *tile = cpu_key_tile(b, c, in, ahead, turn.dims ? &turn : NULL, w->codec);
+        k->attn_qk[KV_F32](s, q + first * dim, tile, nq, dim, NULL);
+    }
     bool has_factor = c->f.kind == KVF_TQ || c->f.kind == KVF_PROD;
     if (has_factor)
         load_halves(factor, in + c->scales, KV_BLOCK, k);
@@ -189,7 +195,7 @@ static void scores(const struct visit *v)
     if (!c->sketch)
         return;
     float *s2 = w->s2 + first * KV_BLOCK;
-    tile = cpu_sketch_tile(b, c, in, w->codec);
+    const float *tile = cpu_sketch_tile(b, c, in, w->codec);
     k->attn_qk[KV_F32](s2, w->sketch + first * dim, tile, nq, dim, NULL);
     load_halves(factor, in + c->sketch_scales, KV_BLOCK, k);
     k->scale(factor, factor, c->sketch_factor, KV_BLOCK);
@@ -212,17 +218,23 @@ static void sums(const struct visit *v)
         add_values(v, a->shape.type, in, w->acc, ahead);
         return;
     }
-    const float *tile = cpu_value_tile(b, c, in, ahead, w->codec);
     float *acc = w->acc;
+    if (c->f.kind == KVF_TQ) {
+        if (!w->has_rotated)
+            memset(w->acc_rotated, 0, (size_t)(v->t->rows * n * c->dim) * sizeof *acc);
+        w->has_rotated = true;
+        acc = w->acc_rotated;
+    }
+    if (cpu_int_values(a)) {
+        cpu_int_sums(v->x, w, v->ra * n, (int)(v->rb - v->ra) * n, in, ahead, acc);
+        return;
+    }
+    const float *tile = cpu_value_tile(b, c, in, ahead, w->codec);
     if (c->f.kind == KVF_TQ) {
         float factor[KV_BLOCK];
         load_halves(factor, in + c->scales, KV_BLOCK, k);
         for (int64_t i = v->ra * n; i < v->rb * n; i++)
             k->kv_scores(w->s + i * KV_BLOCK, factor, 0);
-        if (!w->has_rotated)
-            memset(w->acc_rotated, 0, (size_t)(v->t->rows * n * c->dim) * sizeof *acc);
-        w->has_rotated = true;
-        acc = w->acc_rotated;
     }
     add_values(v, KV_F32, tile, acc, NULL);
 }

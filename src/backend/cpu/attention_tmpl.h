@@ -275,11 +275,13 @@ static void ISA(attn_finish_f32)(float *y, const float *acc, const struct attn_s
         vf_store_part(y + i, vf_mul(vf_load_part(acc + i, (int)(n - i)), f), (int)(n - i));
 }
 
+#include "backend/cpu/attention_int_tmpl.h"
 #include "backend/cpu/kv_tmpl.h"
 
 void ISA(attention_init)(struct vector_kernels *k)
 {
     ISA(kv_init)(k);
+    ISA(int_init)(k);
     k->attn_qk[KV_F32] = ISA(attn_qk_f32);
     k->attn_qk[KV_F16] = ISA(attn_qk_f16);
     k->attn_qk[KV_BF16] = ISA(attn_qk_bf16);

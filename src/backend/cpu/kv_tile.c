@@ -171,6 +171,80 @@ float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const
     return x;
 }
 
+/* n codes in rows one after the other, a multiple of KV_RUN * STEPS. */
+static void code_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *codes, int n, int16_t *x,
+                       struct ahead *f)
+{
+    size_t bytes = kv_planes_bytes(n / STEPS, c->f.bits);
+    for (int i = 0; i < STEPS; i++, codes += bytes, x += n / STEPS) {
+        fetch(f);
+        if (c->f.kind == KVF_TQ)
+            b->vector.kv_level_words(x, codes, c->f.bits, n / STEPS, c->level_words);
+        else
+            b->vector.kv_words(x, codes, c->f.bits, n / STEPS);
+    }
+}
+
+static void chan_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in, int16_t *x,
+                       float *work, float *unit, struct ahead *f)
+{
+    float *scale = work, *low = work + c->dim;
+    int16_t factor[KV_DIM_MAX], offset[KV_DIM_MAX];
+    uint16_t order[KV_DIM_MAX];
+    const uint8_t *codes = in + c->codes;
+    int width = c->f.bits + c->f.mix, n[3], done = 0;
+    halves(b, scale, in + c->scales, c->dim);
+    halves(b, low, in + c->offsets, c->dim);
+    *unit = b->vector.kv_channel_units(factor, offset, scale, low, c->dim, width);
+    sort_channels(c, in, order, n);
+    for (int k = 0; k < 3; k++) {
+        int bits = c->f.bits + 1 - k;
+        for (int i = 0; i < n[k]; i += STEP) {
+            int rows = n[k] - i < STEP ? n[k] - i : STEP;
+            fetch(f);
+            b->vector.kv_channel_words(x, codes, bits, order + done, rows, 14 - width, factor, offset);
+            codes += rows * bits * KV_RUN / 8;
+            done += rows;
+        }
+    }
+}
+
+static void turn_words(const struct cpu_backend *b, const struct kv_turn *turn, int16_t *x)
+{
+    for (int i = 0; i < turn->dims / 2; i++) {
+        int16_t *a = x + (turn->interleaved ? 2 * i : i) * KV_BLOCK;
+        int16_t *c = turn->interleaved ? a + KV_BLOCK : a + turn->dims / 2 * KV_BLOCK;
+        b->vector.kv_turn_words(a, c, turn->cos_words + i * KV_BLOCK, turn->sin_words + i * KV_BLOCK);
+    }
+}
+
+int16_t *cpu_key_words(const struct cpu_backend *b, const struct kv_codec *c, const void *data, const void *ahead,
+                       const struct kv_turn *turn, float *work, float *unit)
+{
+    const uint8_t *in = data;
+    int16_t *x = (int16_t *)(void *)work;
+    struct ahead f = ahead_in_steps(ahead, c->bytes, STEPS);
+    *unit = c->f.kind == KVF_TQ ? c->level_unit : 1;
+    if (c->f.kind != KVF_CHAN) {
+        code_words(b, c, in + c->codes, c->dim * KV_BLOCK, x, &f);
+        return x;
+    }
+    chan_words(b, c, in, x, work + tile_floats(c), unit, &f);
+    if (turn)
+        turn_words(b, turn, x);
+    return x;
+}
+
+int16_t *cpu_value_words(const struct cpu_backend *b, const struct kv_codec *c, const void *data, const void *ahead,
+                         float *work, float *unit)
+{
+    int16_t *x = (int16_t *)(void *)work;
+    struct ahead f = ahead_in_steps(ahead, c->bytes, STEPS);
+    *unit = c->f.kind == KVF_TQ ? c->level_unit : 1;
+    code_words(b, c, (const uint8_t *)data + c->codes, c->dim * KV_BLOCK, x, &f);
+    return x;
+}
+
 float *cpu_sketch_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *data, float *x)
 {
     static const float signs[KV_LEVELS_MAX] = {-1, 1};

@@ -12,7 +12,18 @@
  * 16-bit sums of several quads pass without overflow:
  * 2 * 127 * 15 * 8 = 30480, 2 * 127 * 32 * 4 = 32512, 2 * 127 * 63 * 2 = 32004.
  * VQ_SIGNED_BIAS is what vq_signed() added to signed codes; the caller takes it
- * back through init. */
+ * back through init.
+ *
+ *   vw       2 * VF_LANES int16 lanes
+ *   vw_mul   a * b / 2^15, rounded half up
+ *   vw_round two vectors of floats, to the nearest integers, within int16
+ *   vt       a table of 16 int16 entries
+ *   vp       two rows of int16, side by side in pairs
+ *   vp_dot   acc[0 .. 1], together 2 * VF_LANES lanes in an order of its own,
+ *            += row a * low half of q + row b * high half of q
+ *   vp_order brings them into the order of the rows
+ *   run_codes the 64 codes of a run of planes (kvformat/kv_planes.h) as bytes
+ *   run_levels entries of a table by 64 such bytes below 16 */
 #ifndef CPU_SIMD_INT_H
 #define CPU_SIMD_INT_H
 
@@ -115,6 +126,86 @@ ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d
 
 #endif
 
+typedef __m512i vw;
+typedef struct { __m512i lo, hi; } vp;
+typedef __m512i vt;
+
+ALWAYS_INLINE vw vw_load(const int16_t *p) { return _mm512_loadu_si512(p); }
+ALWAYS_INLINE void vw_store(int16_t *p, vw a) { _mm512_storeu_si512(p, a); }
+ALWAYS_INLINE vw vw_set1(int a) { return _mm512_set1_epi16((short)a); }
+ALWAYS_INLINE vw vw_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)p)); }
+ALWAYS_INLINE vw vw_shl(vw a, int n) { return _mm512_slli_epi16(a, (unsigned)n); }
+ALWAYS_INLINE vw vw_add(vw a, vw b) { return _mm512_add_epi16(a, b); }
+ALWAYS_INLINE vw vw_sub(vw a, vw b) { return _mm512_sub_epi16(a, b); }
+ALWAYS_INLINE vw vw_mul(vw a, vw b) { return _mm512_mulhrs_epi16(a, b); }
+ALWAYS_INLINE vw vw_round(vf a, vf b)
+{
+    __m256i x = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(a)), y = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(b));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(x), y, 1);
+}
+ALWAYS_INLINE vt vw_table(const int16_t *t)
+{
+    return _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)t));
+}
+ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *codes, vt table)
+{
+    vw_store(y, _mm512_permutexvar_epi16(vw_load_u8(codes), table));
+    vw_store(y + 32, _mm512_permutexvar_epi16(vw_load_u8(codes + 32), table));
+}
+ALWAYS_INLINE vp vp_load(const int16_t *a, const int16_t *b)
+{
+    __m512i x = _mm512_loadu_si512(a), y = _mm512_loadu_si512(b);
+    return (vp){_mm512_unpacklo_epi16(x, y), _mm512_unpackhi_epi16(x, y)};
+}
+ALWAYS_INLINE void vp_dot(vi acc[2], vp p, int32_t q)
+{
+    __m512i v = _mm512_set1_epi32(q);
+#if defined(__AVX512VNNI__) || defined(TLM_SIMD_VNNI)
+    acc[0] = _mm512_dpwssd_epi32(acc[0], p.lo, v);
+    acc[1] = _mm512_dpwssd_epi32(acc[1], p.hi, v);
+#else
+    acc[0] = _mm512_add_epi32(acc[0], _mm512_madd_epi16(p.lo, v));
+    acc[1] = _mm512_add_epi32(acc[1], _mm512_madd_epi16(p.hi, v));
+#endif
+}
+ALWAYS_INLINE void vp_order(vi acc[2])
+{
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    vi a = acc[0], b = acc[1];
+    acc[0] = _mm512_permutex2var_epi64(a, low, b);
+    acc[1] = _mm512_permutex2var_epi64(a, high, b);
+}
+ALWAYS_INLINE __m512i run_plane(const uint8_t *in, int b)
+{
+    uint64_t one;
+    switch (b) {
+    case 1:
+        memcpy(&one, in, 8);
+        return _mm512_and_si512(_mm512_srlv_epi64(_mm512_set1_epi64((int64_t)one), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7)),
+                                _mm512_set1_epi8(1));
+    case 2:
+        return _mm512_and_si512(_mm512_srlv_epi64(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)in)),
+                                                  _mm512_setr_epi64(0, 0, 2, 2, 4, 4, 6, 6)),
+                                _mm512_set1_epi8(3));
+    default:
+        return _mm512_and_si512(_mm512_srlv_epi64(_mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)in)),
+                                                  _mm512_setr_epi64(0, 0, 0, 0, 4, 4, 4, 4)),
+                                _mm512_set1_epi8(15));
+    }
+}
+ALWAYS_INLINE void run_codes(uint8_t *out, const uint8_t *in, int bits)
+{
+    __m512i c = _mm512_setzero_si512();
+    if (bits == 8)
+        c = _mm512_loadu_si512(in);
+    for (int b = 4, low = 0; b && bits < 8; b /= 2)
+        if (bits & b) {
+            c = _mm512_or_si512(c, _mm512_slli_epi64(run_plane(in + low * 8, b), (unsigned)low));
+            low += b;
+        }
+    _mm512_storeu_si512(out, c);
+}
+
 #elif defined(__AVX2__)
 
 typedef __m256i vq;
@@ -179,6 +270,73 @@ ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d
         init = _mm256_add_epi32(init, _mm256_madd_epi16(s, ones));
     }
     return init;
+}
+
+typedef __m256i vw;
+typedef struct { __m256i lo, hi; } vp;
+typedef __m256i vt;
+
+ALWAYS_INLINE vw vw_load(const int16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+ALWAYS_INLINE void vw_store(int16_t *p, vw a) { _mm256_storeu_si256((__m256i *)p, a); }
+ALWAYS_INLINE vw vw_set1(int a) { return _mm256_set1_epi16((short)a); }
+ALWAYS_INLINE vw vw_load_u8(const uint8_t *p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p)); }
+ALWAYS_INLINE vw vw_shl(vw a, int n) { return _mm256_slli_epi16(a, n); }
+ALWAYS_INLINE vw vw_add(vw a, vw b) { return _mm256_add_epi16(a, b); }
+ALWAYS_INLINE vw vw_sub(vw a, vw b) { return _mm256_sub_epi16(a, b); }
+ALWAYS_INLINE vw vw_mul(vw a, vw b) { return _mm256_mulhrs_epi16(a, b); }
+ALWAYS_INLINE vw vw_round(vf a, vf b)
+{
+    return _mm256_permute4x64_epi64(_mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b)), 0xd8);
+}
+/* Low and high bytes in the halves. */
+ALWAYS_INLINE vt vw_table(const int16_t *t)
+{
+    const __m256i split = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+    __m256i v = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)t), split);
+    return _mm256_permute4x64_epi64(v, 0xd8);
+}
+ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *codes, vt table)
+{
+    const __m256i low = _mm256_permute4x64_epi64(table, 0x44), high = _mm256_permute4x64_epi64(table, 0xee);
+    for (int i = 0; i < 64; i += 32) {
+        __m256i c = _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)(codes + i)), 0xd8);
+        __m256i l = _mm256_shuffle_epi8(low, c), h = _mm256_shuffle_epi8(high, c);
+        vw_store(y + i, _mm256_unpacklo_epi8(l, h));
+        vw_store(y + i + 16, _mm256_unpackhi_epi8(l, h));
+    }
+}
+ALWAYS_INLINE vp vp_load(const int16_t *a, const int16_t *b)
+{
+    __m256i x = vw_load(a), y = vw_load(b);
+    return (vp){_mm256_unpacklo_epi16(x, y), _mm256_unpackhi_epi16(x, y)};
+}
+ALWAYS_INLINE void vp_dot(vi acc[2], vp p, int32_t q)
+{
+    __m256i v = _mm256_set1_epi32(q);
+    acc[0] = _mm256_add_epi32(acc[0], _mm256_madd_epi16(p.lo, v));
+    acc[1] = _mm256_add_epi32(acc[1], _mm256_madd_epi16(p.hi, v));
+}
+ALWAYS_INLINE void vp_order(vi acc[2])
+{
+    vi a = acc[0], b = acc[1];
+    acc[0] = _mm256_permute2x128_si256(a, b, 0x20);
+    acc[1] = _mm256_permute2x128_si256(a, b, 0x31);
+}
+ALWAYS_INLINE void run_codes(uint8_t *out, const uint8_t *in, int bits)
+{
+    for (int half = 0; half < 2; half++) {
+        if (bits == 8) {
+            vc_store(out + 32 * half, vc_plane(in, 8, half));
+            continue;
+        }
+        vc c = _mm256_setzero_si256();
+        for (int b = 4, low = 0; b; b /= 2)
+            if (bits & b) {
+                c = vc_or_shl(c, vc_plane(in + low * 8, b, half), low);
+                low += b;
+            }
+        vc_store(out + 32 * half, c);
+    }
 }
 
 #elif defined(__aarch64__)
@@ -256,6 +414,69 @@ ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d
     }
     return vaddq_s32(init, vpaddq_s32(lo, hi));
 #endif
+}
+
+typedef int16x8_t vw;
+typedef struct { int16x8_t a, b; } vp;
+
+ALWAYS_INLINE vw vw_load(const int16_t *p) { return vld1q_s16(p); }
+ALWAYS_INLINE void vw_store(int16_t *p, vw a) { vst1q_s16(p, a); }
+ALWAYS_INLINE vw vw_set1(int a) { return vdupq_n_s16((int16_t)a); }
+ALWAYS_INLINE vw vw_load_u8(const uint8_t *p) { return vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p))); }
+ALWAYS_INLINE vw vw_shl(vw a, int n) { return vshlq_s16(a, vdupq_n_s16((int16_t)n)); }
+ALWAYS_INLINE vw vw_add(vw a, vw b) { return vaddq_s16(a, b); }
+ALWAYS_INLINE vw vw_sub(vw a, vw b) { return vsubq_s16(a, b); }
+ALWAYS_INLINE vw vw_mul(vw a, vw b) { return vqrdmulhq_s16(a, b); }
+ALWAYS_INLINE vw vw_round(vf a, vf b)
+{
+    return vcombine_s16(vqmovn_s32(vcvtnq_s32_f32(a)), vqmovn_s32(vcvtnq_s32_f32(b)));
+}
+typedef struct { uint8x16_t low, high; } vt;
+ALWAYS_INLINE vt vw_table(const int16_t *t)
+{
+    uint8x16x2_t v = vld2q_u8((const uint8_t *)t);
+    return (vt){v.val[0], v.val[1]};
+}
+ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *codes, vt t)
+{
+    for (int i = 0; i < 64; i += 16) {
+        uint8x16_t c = vld1q_u8(codes + i), l = vqtbl1q_u8(t.low, c), h = vqtbl1q_u8(t.high, c);
+        vw_store(y + i, vreinterpretq_s16_u8(vzip1q_u8(l, h)));
+        vw_store(y + i + 8, vreinterpretq_s16_u8(vzip2q_u8(l, h)));
+    }
+}
+ALWAYS_INLINE vp vp_load(const int16_t *a, const int16_t *b) { return (vp){vld1q_s16(a), vld1q_s16(b)}; }
+ALWAYS_INLINE void vp_dot(vi acc[2], vp p, int32_t q)
+{
+    int16x4_t v = vreinterpret_s16_s32(vdup_n_s32(q));
+    acc[0] = vmlal_lane_s16(vmlal_lane_s16(acc[0], vget_low_s16(p.a), v, 0), vget_low_s16(p.b), v, 1);
+    acc[1] = vmlal_high_lane_s16(vmlal_high_lane_s16(acc[1], p.a, v, 0), p.b, v, 1);
+}
+ALWAYS_INLINE void vp_order(vi acc[2]) { (void)acc; }
+/* Codes 16 at up of a run from a plane of b bits. */
+ALWAYS_INLINE uint8x16_t run_plane(const uint8_t *in, int b, int at)
+{
+    uint8x16_t mask = vdupq_n_u8((uint8_t)((1 << b) - 1));
+    if (b == 1) {
+        uint8x8_t v = vld1_u8(in);
+        return vandq_u8(vcombine_u8(vshl_u8(v, vdup_n_s8((int8_t)(-at / 8))), vshl_u8(v, vdup_n_s8((int8_t)(-at / 8 - 1)))),
+                        mask);
+    }
+    return vandq_u8(vshlq_u8(vld1q_u8(in + at % (8 * b)), vdupq_n_s8((int8_t)(-b * (at / (8 * b))))), mask);
+}
+ALWAYS_INLINE void run_codes(uint8_t *out, const uint8_t *in, int bits)
+{
+    for (int at = 0; at < 64; at += 16) {
+        uint8x16_t c = vdupq_n_u8(0);
+        if (bits == 8)
+            c = vld1q_u8(in + at);
+        for (int b = 4, low = 0; b && bits < 8; b /= 2)
+            if (bits & b) {
+                c = vorrq_u8(c, vshlq_u8(run_plane(in + low * 8, b, at), vdupq_n_s8((int8_t)low)));
+                low += b;
+            }
+        vst1q_u8(out + at, c);
+    }
 }
 
 #endif

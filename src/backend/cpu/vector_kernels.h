@@ -25,6 +25,17 @@ struct attn_state {
     float m, l;
 };
 
+/* Attention over encoded blocks in integers. Greatest magnitude of a key's element that is made of a
+ * scale and an offset per channel, before it is turned; least of what is not taken for 0. */
+enum { KEY_MOST = 4095 };
+#define INT_SMALLEST 1e-30f
+
+struct int_dot {
+    int rows, n, width; /* n even; width a multiple of 32 */
+    int64_t a_stride, tile_stride, y_stride;
+    bool add; /* to y; else y is overwritten */
+};
+
 struct vector_kernels {
     /* y = x / sqrt(mean(x^2) + eps) * (w + add); w NULL: no weight. */
     void (*rms_norm)(float *y, const float *x, const float *w, int64_t n, float eps, float add);
@@ -82,6 +93,31 @@ struct vector_kernels {
     /* s [KV_BLOCK] = s * factor[t] + add */
     void (*kv_scores)(float *s, const float *factor, float add);
 
+    /* Floats as integers: out[i] = x[i] * factor[i] / unit to the nearest, with the unit that gives the
+     * greatest magnitude `limit`, which is returned: 0 when all are nearly 0, NaN when one is no finite number (out
+     * is 0 then). factor NULL: 1. With weight, *sum = sum of x[i] * weight[i]. n is a multiple of 32. */
+    float (*int_pack)(int16_t *out, float *sum, const float *x, const float *factor, const float *weight, int64_t n,
+                      int limit);
+    /* y[r][x] = (add: y[r][x]) + base[r] + scale[r] * sum over i < n of a[r][i] * tile[i][x], the sum in int32,
+     * which the caller keeps from overflowing. base NULL: 0. */
+    void (*int_dot)(float *y, const int16_t *a, const int16_t *tile, const float *scale, const float *base,
+                    const struct int_dot *d);
+    /* Codes as they are; n is a multiple of KV_RUN. */
+    void (*kv_words)(int16_t *y, const uint8_t *in, int bits, int n);
+    /* Factors and offsets of n channels (a multiple of 32), of which no code takes more than `width` bits, for
+     * kv_channel_words with a shift of 14 - width. Returns the unit of what that gives, at most KEY_MOST. */
+    float (*kv_channel_units)(int16_t *factor, int16_t *offset, const float *scale, const float *low, int n, int width);
+    /* Rows of KV_RUN codes: row i goes to y + at[i] * KV_RUN as (code << shift) * factor[at[i]] / 2^15 + offset[at[i]],
+     * the product rounded half up. */
+    void (*kv_channel_words)(int16_t *y, const uint8_t *in, int bits, const uint16_t *at, int runs, int shift,
+                             const int16_t *factor, const int16_t *offset);
+    /* y = levels[code], at most 4 bits; levels [16]. n is a multiple of KV_RUN. */
+    void (*kv_level_words)(int16_t *y, const uint8_t *in, int bits, int n, const int16_t *levels);
+    /* Rows a and b [KV_BLOCK] turned by angles whose cosines and sines are in 2^-15; products are rounded half up. */
+    void (*kv_turn_words)(int16_t *a, int16_t *b, const int16_t *cos, const int16_t *sin);
+    /* s [KV_BLOCK] = s + c * offset[t] + x[t] * factor[t] */
+    void (*kv_scores_add)(float *s, const float *x, const float *factor, const float *offset, float c);
+
     /* Rows of logits, n >= 1. NaN entries are passed over. */
     int64_t (*argmax)(const float *x, int64_t n); /* the first of the greatest; -1: all are NaN */
     float (*max)(const float *x, int64_t n);      /* -infinity when all are NaN */
@@ -101,6 +137,7 @@ void vector_init(struct vector_kernels *k, unsigned cpu_features);
 
 /* Each family's attention part is a file of its own. */
 void attention_init_scalar(struct vector_kernels *k);
+void attention_int_init_scalar(struct vector_kernels *k);
 void attention_init_avx2(struct vector_kernels *k);
 void attention_init_avx512(struct vector_kernels *k);
 void attention_init_neon(struct vector_kernels *k);

@@ -199,6 +199,7 @@ static void kv_scores_scalar(float *s, const float *factor, float add)
 
 void attention_init_scalar(struct vector_kernels *k)
 {
+    attention_int_init_scalar(k);
     k->kv_affine = kv_affine_scalar;
     k->kv_affine_runs = kv_affine_runs_scalar;
     k->kv_affine_columns = kv_affine_columns_scalar;

@@ -1,0 +1,213 @@
+/* The integer kernels of attention over encoded blocks, over simd_int.h.
+ * Included by attention_tmpl.h. */
+#include "backend/cpu/simd_int.h"
+
+enum { INT_LANES = 2 * VF_LANES };
+
+static float ISA(int_pack)(int16_t *out, float *sum, const float *x, const float *factor, const float *weight,
+                           int64_t n, int limit)
+{
+    vf most = vf_zero(), bad = vf_zero(), zero = vf_zero(), total[32 / VF_LANES];
+    for (int j = 0; j < 32 / VF_LANES; j++)
+        total[j] = zero;
+    for (int64_t i = 0; i < n; i += 32)
+        for (int j = 0; j < 32 / VF_LANES; j++) {
+            vf v = vf_load(x + i + j * VF_LANES);
+            if (weight)
+                total[j] = vf_fma(v, vf_load(weight + i + j * VF_LANES), total[j]);
+            if (factor)
+                v = vf_mul(v, vf_load(factor + i + j * VF_LANES));
+            most = vf_max(vf_abs(v), most);
+            bad = vf_fma(v, zero, bad);
+        }
+    if (weight) {
+        for (int k = 32 / VF_LANES / 2; k; k /= 2)
+            for (int j = 0; j < k; j++)
+                total[j] = vf_add(total[j], total[j + k]);
+        *sum = vf_sum(total[0]);
+    }
+    float top = vf_reduce_max(most), nan = vf_sum(bad);
+    if (nan != 0 || !(top >= INT_SMALLEST)) {
+        memset(out, 0, (size_t)n * sizeof *out);
+        return nan; /* 0 or NaN */
+    }
+    vf f = vf_set1((float)limit / top);
+    for (int64_t i = 0; i < n; i += INT_LANES) {
+        vf a = vf_load(x + i), b = vf_load(x + i + VF_LANES);
+        if (factor) {
+            a = vf_mul(a, vf_load(factor + i));
+            b = vf_mul(b, vf_load(factor + i + VF_LANES));
+        }
+        vw_store(out + i, vw_round(vf_mul(a, f), vf_mul(b, f)));
+    }
+    return top / (float)limit;
+}
+
+/* Rows r up to r + rows of y. */
+TILE_INLINE void ISA(int_dot_rows)(int rows, float *y, const int16_t *a, const int16_t *tile, const float *scale,
+                                   const float *base, const struct int_dot *d)
+{
+    for (int x = 0; x < d->width; x += INT_LANES) {
+        vi acc[TILE_ROWS][2];
+        for (int r = 0; r < rows; r++)
+            acc[r][0] = acc[r][1] = vi_set1(0);
+        for (int i = 0; i < d->n; i += 2) {
+            const int16_t *t = tile + (int64_t)i * d->tile_stride + x;
+            vp p = vp_load(t, t + d->tile_stride);
+            for (int r = 0; r < rows; r++) {
+                int32_t q;
+                memcpy(&q, a + r * d->a_stride + i, sizeof q);
+                vp_dot(acc[r], p, q);
+            }
+        }
+        for (int r = 0; r < rows; r++) {
+            float *to = y + r * d->y_stride + x;
+            vp_order(acc[r]);
+            for (int j = 0; j < 2; j++, to += VF_LANES) {
+                vf from = d->add ? vf_load(to) : vf_zero();
+                if (base)
+                    from = vf_add(from, vf_set1(base[r]));
+                vf_store(to, vf_fma(vf_from_vi(acc[r][j]), vf_set1(scale[r]), from));
+            }
+        }
+    }
+}
+
+#define INT_TILE(r)                                                                                                    \
+    (ISA(int_dot_rows)(r, y, a, tile, scale, base, d), y += (r)*d->y_stride, a += (r)*d->a_stride, scale += (r),       \
+     base = base ? base + (r) : NULL)
+
+static void ISA(int_dot)(float *y, const int16_t *a, const int16_t *tile, const float *scale, const float *base,
+                         const struct int_dot *d)
+{
+    int nq = d->rows;
+    FOR_TILES(nq, INT_TILE)
+}
+
+TILE_INLINE void ISA(run_words)(int bits, int16_t *y, const uint8_t *in)
+{
+    uint8_t codes[KV_RUN];
+    run_codes(codes, in, bits);
+    for (int t = 0; t < KV_RUN; t += INT_LANES)
+        vw_store(y + t, vw_load_u8(codes + t));
+}
+
+/* Calls body(bits), each a constant to the compiler. */
+#define FOR_BITS(body)                                                                                                 \
+    switch (bits) {                                                                                                    \
+    case 1:                                                                                                            \
+        body(1) break;                                                                                                 \
+    case 2:                                                                                                            \
+        body(2) break;                                                                                                 \
+    case 3:                                                                                                            \
+        body(3) break;                                                                                                 \
+    case 4:                                                                                                            \
+        body(4) break;                                                                                                 \
+    case 5:                                                                                                            \
+        body(5) break;                                                                                                 \
+    case 6:                                                                                                            \
+        body(6) break;                                                                                                 \
+    case 7:                                                                                                            \
+        body(7) break;                                                                                                 \
+    default:                                                                                                           \
+        body(8) break;                                                                                                 \
+    }
+
+static void ISA(kv_words)(int16_t *y, const uint8_t *in, int bits, int n)
+{
+#define WORDS(b)                                                                                                       \
+    for (int i = 0; i < n; i += KV_RUN)                                                                                \
+        ISA(run_words)(b, y + i, in + i / 8 * (b));
+    FOR_BITS(WORDS)
+#undef WORDS
+}
+
+TILE_INLINE void ISA(run_channel)(int bits, int16_t *y, const uint8_t *in, int shift, vw factor, vw offset)
+{
+    uint8_t codes[KV_RUN];
+    run_codes(codes, in, bits);
+    for (int t = 0; t < KV_RUN; t += INT_LANES)
+        vw_store(y + t, vw_add(vw_mul(vw_shl(vw_load_u8(codes + t), shift), factor), offset));
+}
+
+static void ISA(kv_channel_words)(int16_t *y, const uint8_t *in, int bits, const uint16_t *at, int runs, int shift,
+                                  const int16_t *factor, const int16_t *offset)
+{
+#define CHANNEL(b)                                                                                                     \
+    for (int i = 0; i < runs; i++)                                                                                     \
+        ISA(run_channel)                                                                                               \
+        (b, y + (size_t)at[i] * KV_RUN, in + (size_t)i * (8 * (b)), shift, vw_set1(factor[at[i]]),                     \
+         vw_set1(offset[at[i]]));
+    FOR_BITS(CHANNEL)
+#undef CHANNEL
+}
+
+static float ISA(kv_channel_units)(int16_t *factor, int16_t *offset, const float *scale, const float *low, int n,
+                                   int width)
+{
+    vf most = vf_zero(), top = vf_set1((float)((1 << width) - 1));
+    for (int i = 0; i < n; i += VF_LANES)
+        most = vf_max(vf_fma(vf_abs(vf_load(scale + i)), top, vf_abs(vf_load(low + i))), most);
+    float greatest = vf_reduce_max(most), unit = greatest / KEY_MOST;
+    if (!(greatest >= INT_SMALLEST)) {
+        memset(factor, 0, (size_t)n * sizeof *factor);
+        memset(offset, 0, (size_t)n * sizeof *offset);
+        return 0;
+    }
+    vf f = vf_set1(ldexpf(1 / unit, width + 1)), o = vf_set1(1 / unit);
+    for (int i = 0; i < n; i += INT_LANES) {
+        vw_store(factor + i, vw_round(vf_mul(vf_load(scale + i), f), vf_mul(vf_load(scale + i + VF_LANES), f)));
+        vw_store(offset + i, vw_round(vf_mul(vf_load(low + i), o), vf_mul(vf_load(low + i + VF_LANES), o)));
+    }
+    return unit;
+}
+
+static void ISA(kv_level_words)(int16_t *y, const uint8_t *in, int bits, int n, const int16_t *levels)
+{
+    vt table = vw_table(levels);
+    uint8_t codes[KV_RUN];
+#define LEVELS(b)                                                                                                      \
+    for (int i = 0; i < n; i += KV_RUN) {                                                                              \
+        run_codes(codes, in + i / 8 * (b), b);                                                                         \
+        run_levels(y + i, codes, table);                                                                               \
+    }
+    switch (bits) {
+    case 1:
+        LEVELS(1) break;
+    case 2:
+        LEVELS(2) break;
+    case 3:
+        LEVELS(3) break;
+    default:
+        LEVELS(4) break;
+    }
+#undef LEVELS
+}
+
+static void ISA(kv_turn_words)(int16_t *a, int16_t *b, const int16_t *cos, const int16_t *sin)
+{
+    for (int t = 0; t < KV_RUN; t += INT_LANES) {
+        vw x = vw_load(a + t), y = vw_load(b + t), c = vw_load(cos + t), s = vw_load(sin + t);
+        vw_store(a + t, vw_sub(vw_mul(x, c), vw_mul(y, s)));
+        vw_store(b + t, vw_add(vw_mul(x, s), vw_mul(y, c)));
+    }
+}
+
+static void ISA(kv_scores_add)(float *s, const float *x, const float *factor, const float *offset, float c)
+{
+    vf sum = vf_set1(c);
+    for (int t = 0; t < KV_RUN; t += VF_LANES)
+        vf_store(s + t, vf_fma(vf_load(x + t), vf_load(factor + t), vf_fma(sum, vf_load(offset + t), vf_load(s + t))));
+}
+
+static void ISA(int_init)(struct vector_kernels *k)
+{
+    k->int_pack = ISA(int_pack);
+    k->int_dot = ISA(int_dot);
+    k->kv_words = ISA(kv_words);
+    k->kv_channel_words = ISA(kv_channel_words);
+    k->kv_channel_units = ISA(kv_channel_units);
+    k->kv_level_words = ISA(kv_level_words);
+    k->kv_turn_words = ISA(kv_turn_words);
+    k->kv_scores_add = ISA(kv_scores_add);
+}

@@ -1,0 +1,126 @@
+/* The integer kernels of attention in plain C: the definition of what each computes. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/vector_kernels.h"
+
+static float int_pack_scalar(int16_t *out, float *sum, const float *x, const float *factor, const float *weight,
+                             int64_t n, int limit)
+{
+    float most = 0, bad = 0, lane[32] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        float v = factor ? x[i] * factor[i] : x[i];
+        if (weight)
+            lane[i % 32] = fmaf(x[i], weight[i], lane[i % 32]);
+        most = fabsf(v) > most ? fabsf(v) : most;
+        bad += v * 0.0f;
+    }
+    for (int k = 16; weight && k; k /= 2)
+        for (int i = 0; i < k; i++)
+            lane[i] += lane[i + k];
+    if (weight)
+        *sum = lane[0];
+    if (bad != 0 || !(most >= INT_SMALLEST)) {
+        memset(out, 0, (size_t)n * sizeof *out);
+        return bad;
+    }
+    float f = (float)limit / most;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = (int16_t)lrintf((factor ? x[i] * factor[i] : x[i]) * f);
+    return most / (float)limit;
+}
+
+static void int_dot_scalar(float *y, const int16_t *a, const int16_t *tile, const float *scale, const float *base,
+                           const struct int_dot *d)
+{
+    for (int r = 0; r < d->rows; r++)
+        for (int x = 0; x < d->width; x++) {
+            int32_t sum = 0;
+            for (int i = 0; i < d->n; i++)
+                sum += a[r * d->a_stride + i] * tile[i * d->tile_stride + x];
+            float *to = &y[r * d->y_stride + x], from = d->add ? *to : 0;
+            *to = fmaf((float)sum, scale[r], base ? from + base[r] : from);
+        }
+}
+
+static void kv_words_scalar(int16_t *y, const uint8_t *in, int bits, int n)
+{
+    for (int i = 0; i < n; i += KV_RUN) {
+        uint8_t codes[KV_RUN];
+        kv_planes_unpack(codes, in + kv_planes_bytes(i, bits), KV_RUN, bits);
+        for (int j = 0; j < KV_RUN; j++)
+            y[i + j] = codes[j];
+    }
+}
+
+/* a * b / 2^15, rounded half up */
+static int high(int a, int b)
+{
+    return (a * b + (1 << 14)) >> 15;
+}
+
+static float kv_channel_units_scalar(int16_t *factor, int16_t *offset, const float *scale, const float *low, int n,
+                                     int width)
+{
+    float most = 0, top = (float)((1 << width) - 1);
+    for (int i = 0; i < n; i++) {
+        float m = fmaf(fabsf(scale[i]), top, fabsf(low[i]));
+        most = m > most ? m : most;
+    }
+    if (!(most >= INT_SMALLEST)) {
+        memset(factor, 0, (size_t)n * sizeof *factor);
+        memset(offset, 0, (size_t)n * sizeof *offset);
+        return 0;
+    }
+    float unit = most / KEY_MOST, f = ldexpf(1 / unit, width + 1), o = 1 / unit;
+    for (int i = 0; i < n; i++) {
+        factor[i] = (int16_t)lrintf(scale[i] * f);
+        offset[i] = (int16_t)lrintf(low[i] * o);
+    }
+    return unit;
+}
+
+static void kv_channel_words_scalar(int16_t *y, const uint8_t *in, int bits, const uint16_t *at, int runs, int shift,
+                                    const int16_t *factor, const int16_t *offset)
+{
+    for (int i = 0; i < runs; i++) {
+        uint8_t codes[KV_RUN];
+        kv_planes_unpack(codes, in + (size_t)i * kv_planes_bytes(KV_RUN, bits), KV_RUN, bits);
+        for (int j = 0; j < KV_RUN; j++)
+            y[(size_t)at[i] * KV_RUN + j] = (int16_t)(high(codes[j] << shift, factor[at[i]]) + offset[at[i]]);
+    }
+}
+
+static void kv_level_words_scalar(int16_t *y, const uint8_t *in, int bits, int n, const int16_t *levels)
+{
+    kv_words_scalar(y, in, bits, n);
+    for (int i = 0; i < n; i++)
+        y[i] = levels[y[i]];
+}
+
+static void kv_turn_words_scalar(int16_t *a, int16_t *b, const int16_t *cos, const int16_t *sin)
+{
+    for (int t = 0; t < KV_BLOCK; t++) {
+        int x = a[t], y = b[t];
+        a[t] = (int16_t)(high(x, cos[t]) - high(y, sin[t]));
+        b[t] = (int16_t)(high(x, sin[t]) + high(y, cos[t]));
+    }
+}
+
+static void kv_scores_add_scalar(float *s, const float *x, const float *factor, const float *offset, float c)
+{
+    for (int t = 0; t < KV_BLOCK; t++)
+        s[t] = fmaf(x[t], factor[t], fmaf(c, offset[t], s[t]));
+}
+
+void attention_int_init_scalar(struct vector_kernels *k)
+{
+    k->int_pack = int_pack_scalar;
+    k->int_dot = int_dot_scalar;
+    k->kv_words = kv_words_scalar;
+    k->kv_channel_units = kv_channel_units_scalar;
+    k->kv_channel_words = kv_channel_words_scalar;
+    k->kv_level_words = kv_level_words_scalar;
+    k->kv_turn_words = kv_turn_words_scalar;
+    k->kv_scores_add = kv_scores_add_scalar;
+}
