@@ -61,9 +61,11 @@ static void check_words(const struct vector_kernels *k, const struct vector_kern
 {
     int16_t *y = guard_words(n, 1), *want = guard_words(n, 1), *factor = guard_words(n, 8000),
             *offset = guard_words(n, 4000), *levels = guard_words(16, 2047);
-    uint16_t *at = guard(sizeof *at * (size_t)n / KV_RUN);
-    for (int i = 0; i < n / KV_RUN; i++)
+    uint16_t *at = guard(sizeof *at * (size_t)n / KV_RUN), *channel = guard(sizeof *at * (size_t)n / KV_RUN);
+    for (int i = 0; i < n / KV_RUN; i++) {
         at[i] = (uint16_t)(n / KV_RUN - 1 - i);
+        channel[i] = (uint16_t)pick(n);
+    }
     for (int bits = 1; bits <= 8; bits++) {
         size_t bytes = kv_planes_bytes(n, bits);
         uint8_t *in = guard(bytes), codes[256];
@@ -75,12 +77,12 @@ static void check_words(const struct vector_kernels *k, const struct vector_kern
         for (int i = 0; i < n; i++)
             ok &= y[i] == codes[i];
         check(ok, "kv_words", bits, n);
-        k->kv_channel_words(y, in, bits, at, n / KV_RUN, 14 - bits, factor, offset);
-        ref->kv_channel_words(want, in, bits, at, n / KV_RUN, 14 - bits, factor, offset);
+        k->kv_channel_words(y, in, bits, at, channel, n / KV_RUN, 14 - bits, factor, offset);
+        ref->kv_channel_words(want, in, bits, at, channel, n / KV_RUN, 14 - bits, factor, offset);
         for (int i = 0; i < n; i++) {
-            int c = at[i / KV_RUN];
+            int c = channel[i / KV_RUN], row = at[i / KV_RUN];
             double v = codes[i] * (double)(1 << (14 - bits)) * factor[c] / 32768 + offset[c];
-            ok &= fabs(y[c * KV_RUN + i % KV_RUN] - v) <= 0.5;
+            ok &= fabs(y[row * KV_RUN + i % KV_RUN] - v) <= 0.5;
         }
         check(ok && same_words(y, want, n), "kv_channel_words", bits, n);
         if (bits > 4)
@@ -132,6 +134,16 @@ static void check_word_rows(const struct vector_kernels *k, const struct vector_
         ok &= fabs(b[t] - (a3[t] * (double)s[t] + b3[t] * (double)c[t]) / 32768) <= 1;
     }
     check(ok && same_words(a, a2, N) && same_words(b, b2, N), "kv_turn_words", 0, 0);
+    for (int half = 1; half <= N / 2; half += 1 + pick(7)) {
+        int16_t *x = guard_words(2 * half, 4095), *y = guard_words(2 * half, 1), *y2 = guard_words(2 * half, 1);
+        k->int_turn_back(y, x, c, s, half);
+        ref->int_turn_back(y2, x, c, s, half);
+        for (int i = 0; i < half; i++) {
+            ok &= fabs(y[i] - (x[i] * (double)c[i] + x[half + i] * (double)s[i]) / 32768) <= 1;
+            ok &= fabs(y[half + i] - (x[half + i] * (double)c[i] - x[i] * (double)s[i]) / 32768) <= 1;
+        }
+        check(ok && same_words(y, y2, 2 * half), "int_turn_back", half, 0);
+    }
     float *y = guard_random(N, 2), *want = guard_f32(N), *x = guard_random(N, 2), *f = guard_random(N, 1),
           *o = guard_random(N, 1);
     memcpy(want, y, N * sizeof *y);

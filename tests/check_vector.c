@@ -865,6 +865,7 @@ struct encoded_seq {
     int n;
     void *open[MAX_BLOCKS], *sealed[MAX_BLOCKS];
     float *turn[MAX_BLOCKS];
+    const int16_t *turn_words[MAX_BLOCKS];
     float *decoded; /* keys, then values of one block; see encoded_reference */
 };
 
@@ -908,6 +909,14 @@ static void angles(float *to, int dims, int64_t position)
     }
 }
 
+static const int16_t *angle_words(const float *x, int n)
+{
+    int16_t *words = guard((size_t)n * sizeof *words);
+    for (int i = 0; i < n; i++)
+        words[i] = (int16_t)fmaxf(-32767, fminf(32767, rintf(x[i] * 32768)));
+    return words;
+}
+
 static void cache_make(struct encoded_cache *c, bool small)
 {
     static const int64_t keeps[] = {0, 0, 10, 100, 64};
@@ -938,9 +947,7 @@ static void cache_make(struct encoded_cache *c, bool small)
     c->turn = (struct kv_turn){.dims = dims, .interleaved = pick(2)};
     c->turn.cos = places;
     c->turn.sin = places + half * KV_BLOCK;
-    int16_t *words = guard((size_t)dims * KV_BLOCK * sizeof *words);
-    for (int i = 0; i < dims * KV_BLOCK; i++)
-        words[i] = (int16_t)fminf(32767, rintf(places[i] * 32768));
+    const int16_t *words = angle_words(places, dims * KV_BLOCK);
     c->turn.cos_words = words;
     c->turn.sin_words = words + half * KV_BLOCK;
     c->a.turn = &c->turn;
@@ -960,6 +967,7 @@ static void encoded_make(struct encoded_seq *s, const struct encoded_cache *c, i
         if (c->a.turn) {
             s->turn[b] = guard_f32(c->turn.dims);
             angles(s->turn[b], c->turn.dims, (int64_t)b * KV_BLOCK);
+            s->turn_words[b] = angle_words(s->turn[b], c->turn.dims);
         }
     }
 }
@@ -974,6 +982,7 @@ static struct attn_span encoded_span(const struct encoded_seq *s, int64_t row, i
         blocks[b].encoded = blocks[b].count == KV_BLOCK;
         blocks[b].data = blocks[b].encoded ? s->sealed[b] : s->open[b];
         blocks[b].turn = s->turn[b];
+        blocks[b].turn_words = s->turn_words[b];
     }
     for (int b = own; b < n; b++) {
         blocks[n + b - own] = blocks[b];

@@ -78,6 +78,13 @@ emulated_inline __m512i emulated_cvtepu16_epi32(__m256i a)
 }
 #define _mm512_cvtepu16_epi32(a) emulated_cvtepu16_epi32(a)
 
+emulated_inline __m512i emulated_cvtepu8_epi16(__m256i a)
+{
+    return emulated_join(_mm256_cvtepu8_epi16(_mm256_castsi256_si128(a)),
+                         _mm256_cvtepu8_epi16(_mm256_extracti128_si256(a, 1)));
+}
+#define _mm512_cvtepu8_epi16(a) emulated_cvtepu8_epi16(a)
+
 emulated_inline __m512i emulated_cvtepi8_epi32(__m128i a)
 {
     return emulated_join(_mm256_cvtepi8_epi32(a), _mm256_cvtepi8_epi32(_mm_srli_si128(a, 8)));

@@ -198,13 +198,14 @@ static void decode_block(struct program *p, struct mblock *b, int layer)
 {
     struct kv_turn turn, *use = NULL;
     float start[MAX_DIM];
+    int16_t words[MAX_DIM];
     if (b->encoded_k[layer])
         return;
     assert_int_equal(b->count, KV_BLOCK);
     if (p->has_rope && p->key[layer].f.pre) {
         const struct kv_turns *t = kv_turns_for(&p->turns_home, &p->rope, NULL);
         assert_non_null(t);
-        kv_turn_start(t, b->start, start);
+        kv_turn_start(t, b->start, start, words);
         turn = t->turn;
         turn.start_cos = start;
         turn.start_sin = start + turn.dims / 2;
@@ -563,9 +564,8 @@ static double reference(struct program *p, const struct mseq *s, int layer, int6
 static void check_row(struct program *p, const struct mseq *s, int layer, int64_t at, const float *q, const float *y)
 {
     /* Where products are taken in integers: roundings to some 2^-12 of the greatest. */
-    const struct attn_args a = {.shape.type = p->kv->layers[layer].shape.type,
-                                .key = &p->key[layer],
-                                .value = &p->value[layer]};
+    const struct attn_args a = {
+        .shape.type = p->kv->layers[layer].shape.type, .key = &p->key[layer], .value = &p->value[layer]};
     double want[MAX_DIM], bound = cpu_int_keys(&a) || cpu_int_values(&a) ? 2e-3 : 5e-5;
     for (int h = 0; h < p->heads; h++) {
         double scale = reference(p, s, layer, at, q, h, want);

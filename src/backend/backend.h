@@ -21,11 +21,12 @@ enum act { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU, ACT_RELU2 };
 /* This layer's part of one block of a sequence (kv_block.h). */
 struct attn_block {
     void *data;
-    int64_t start;     /* position of its first token */
-    int64_t index;     /* its place in the sequence, blocks that are gone counted */
-    int count;         /* its tokens, at most KV_BLOCK */
-    bool encoded;      /* else exact */
-    const float *turn; /* encoded keys before rotary: cos, then sin [dims / 2] of `start` */
+    int64_t start;             /* position of its first token */
+    int64_t index;             /* its place in the sequence, blocks that are gone counted */
+    int count;                 /* its tokens, at most KV_BLOCK */
+    bool encoded;              /* else exact */
+    const float *turn;         /* encoded keys before rotary: cos, then sin [dims / 2] of `start` */
+    const int16_t *turn_words; /* the same in 2^-15 */
 };
 
 /* One sequence's share of an attention call. A row sees the block that it

@@ -152,6 +152,7 @@ void kv_cache_free(struct kv_cache *kv)
         mem_free(kv->turns[i].sin);
         mem_free(kv->turns[i].words);
         mem_free(kv->turns[i].starts);
+        mem_free(kv->turns[i].start_words);
     }
     mem_free(kv->codecs);
     mem_free(kv->groups);

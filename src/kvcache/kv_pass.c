@@ -359,13 +359,16 @@ static bool turn_blocks(struct ctx *c, const struct kv_pass *p, const struct kv_
                 continue;
             if (b[k].start % KV_BLOCK == 0) {
                 b[k].turn = t->starts + b[k].start / KV_BLOCK * dims;
+                b[k].turn_words = t->start_words + b[k].start / KV_BLOCK * dims;
                 continue;
             }
             float *own = ctx_step_alloc(c, (size_t)dims, sizeof *own);
-            if (!own)
+            int16_t *words = ctx_step_alloc(c, (size_t)dims, sizeof *words);
+            if (!own || !words)
                 return false;
-            kv_turn_start(t, b[k].start, own);
+            kv_turn_start(t, b[k].start, own, words);
             b[k].turn = own;
+            b[k].turn_words = words;
         }
     }
     return true;

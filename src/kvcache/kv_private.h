@@ -26,6 +26,7 @@ struct kv_turns {
     float *cos, *sin;    /* [dims / 2][KV_BLOCK] */
     int16_t *words;      /* the same as integers, cosines first */
     float *starts;       /* of positions 0, 64, ...: cos, then sin [dims / 2] */
+    int16_t *start_words;
     int64_t n_starts, cap_starts;
 };
 

@@ -22,12 +22,14 @@ static int16_t word(float x)
     return (int16_t)(w > INT16_MAX ? INT16_MAX : w < -INT16_MAX ? -INT16_MAX : w);
 }
 
-void kv_turn_start(const struct kv_turns *t, int64_t position, float *out)
+void kv_turn_start(const struct kv_turns *t, int64_t position, float *out, int16_t *words)
 {
     int half = t->turn.dims / 2;
     rope_table(t->rope, position, 1, out, out + half);
     for (int i = 0; i < half; i++)
         unit(&out[i], &out[half + i]);
+    for (int i = 0; i < 2 * half; i++)
+        words[i] = word(out[i]);
 }
 
 enum tlm_status kv_turns_reserve(struct kv_turns *t, int64_t end, struct tlm_error *e)
@@ -41,10 +43,14 @@ enum tlm_status kv_turns_reserve(struct kv_turns *t, int64_t end, struct tlm_err
         if (!p)
             return err_nomem(e, (size_t)(cap * dims) * sizeof *p);
         t->starts = p;
+        int16_t *w = mem_realloc_array(t->start_words, (size_t)(cap * dims), sizeof *w);
+        if (!w)
+            return err_nomem(e, (size_t)(cap * dims) * sizeof *w);
+        t->start_words = w;
         t->cap_starts = cap;
     }
     for (; t->n_starts < n; t->n_starts++)
-        kv_turn_start(t, t->n_starts * KV_BLOCK, t->starts + t->n_starts * dims);
+        kv_turn_start(t, t->n_starts * KV_BLOCK, t->starts + t->n_starts * dims, t->start_words + t->n_starts * dims);
     return TLM_OK;
 }
 
@@ -65,25 +71,28 @@ struct kv_turns *kv_turns_for(struct kv_cache *kv, const struct rope *rope, stru
     t->sin = mem_alloc_array(n, sizeof *t->sin);
     t->words = mem_alloc_array(2 * n, sizeof *t->words);
     float *row = mem_alloc_array((size_t)rope->dims, sizeof *row);
-    if (!t->cos || !t->sin || !t->words || !row) {
+    int16_t *row_words = mem_alloc_array((size_t)rope->dims, sizeof *row_words);
+    if (!t->cos || !t->sin || !t->words || !row || !row_words) {
         err_nomem(e, n * sizeof *row);
         mem_free(t->cos);
         mem_free(t->sin);
         mem_free(t->words);
         mem_free(row);
+        mem_free(row_words);
         return NULL;
     }
     for (int p = 0; p < KV_BLOCK; p++) {
-        kv_turn_start(t, p, row);
+        kv_turn_start(t, p, row, row_words);
         for (int i = 0; i < half; i++) {
             int at = i * KV_BLOCK + p;
             t->cos[at] = row[i];
             t->sin[at] = row[half + i];
-            t->words[at] = word(row[i]);
-            t->words[(int)n + at] = word(row[half + i]);
+            t->words[at] = row_words[i];
+            t->words[(int)n + at] = row_words[half + i];
         }
     }
     mem_free(row);
+    mem_free(row_words);
     t->turn.cos = t->cos;
     t->turn.sin = t->sin;
     t->turn.cos_words = t->words;

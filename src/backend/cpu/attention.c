@@ -98,7 +98,7 @@ static void rotate_queries(const struct attend *x, const struct area *w, int64_t
     const struct kv_codec *c = x->a->key;
     int64_t dim = x->a->shape.head_dim;
     if (c && cpu_int_keys(x->a) && !c->rotation.dim)
-        cpu_int_queries(x, w, 0, queries, w->q);
+        cpu_int_queries(x, w, w->q);
     if (!c || !c->rotation.dim || c->f.kind == KVF_SPLIT)
         return;
     for (int64_t i = 0; i < queries; i++) {
@@ -117,7 +117,7 @@ static void rotate_queries(const struct attend *x, const struct area *w, int64_t
         }
     }
     if (cpu_int_keys(x->a))
-        cpu_int_queries(x, w, 0, queries, w->rotated);
+        cpu_int_queries(x, w, w->rotated);
 }
 
 /* Blocks [from, to) of a tile, all of one chunk, from a fresh state into w->st

@@ -68,11 +68,11 @@ void cpu_attend_block(const struct attend *x, const struct tile *t, struct area 
 bool cpu_int_keys(const struct attn_args *a);
 bool cpu_int_values(const struct attn_args *a);
 /* The words of all queries, q in the frame of the codes. */
-void cpu_int_queries(const struct attend *x, const struct area *w, int64_t first, int64_t n, const float *q);
+void cpu_int_queries(const struct attend *x, const struct area *w, const float *q);
 /* Scores of n queries from the first on with one block's keys `in`, and their probabilities times its values
- * added to sums. turn, ahead: as below. */
-void cpu_int_scores(const struct attend *x, const struct area *w, int64_t first, int n, const void *in,
-                    const void *ahead, const struct kv_turn *turn);
+ * added to sums. ahead: as below. */
+void cpu_int_scores(const struct attend *x, const struct area *w, int64_t first, int n, const struct attn_block *block,
+                    const void *in, const void *ahead);
 void cpu_int_sums(const struct attend *x, const struct area *w, int64_t first, int n, const void *in, const void *ahead,
                   float *sums);
 
@@ -85,7 +85,7 @@ size_t cpu_codec_floats(const struct kv_codec *c);
 float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const void *ahead,
                     const struct kv_turn *turn, float *work);
 /* The same in integers, which times the unit returned are the elements: where the codec has factors of tokens or
- * offsets, less these. */
+ * offsets, less these. With a turn, channels of a rotary pair are rows turn->dims / 2 apart. */
 int16_t *cpu_key_words(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const void *ahead,
                        const struct kv_turn *turn, float *work, float *unit);
 int16_t *cpu_value_words(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const void *ahead,

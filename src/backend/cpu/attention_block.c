@@ -155,6 +155,25 @@ static float centre_score(const struct kv_codec *c, const uint8_t *in, const flo
     return (float)sum;
 }
 
+static void float_scores(const struct visit *v, int nq, const void *in, const void *ahead)
+{
+    const struct attn_args *a = v->x->a;
+    const struct kv_codec *c = a->key;
+    struct area *w = v->w;
+    struct kv_turn turn = {0};
+    int64_t first = v->ra * v->t->heads;
+    bool rotated = c->rotation.dim && c->f.kind != KVF_SPLIT;
+    const float *q = rotated ? w->rotated : w->q;
+    if (c->f.pre && a->turn) {
+        turn = *a->turn;
+        turn.start_cos = v->block->turn;
+        turn.start_sin = v->block->turn + turn.dims / 2;
+        q = turn_queries(v, w->q, &turn);
+    }
+    const float *tile = cpu_key_tile(v->x->b, c, in, ahead, turn.dims ? &turn : NULL, w->codec);
+    v->x->b->vector.attn_qk[KV_F32](w->s + first * KV_BLOCK, q + first * c->dim, tile, nq, c->dim, NULL);
+}
+
 static void scores(const struct visit *v)
 {
     const struct attn_args *a = v->x->a;
@@ -165,28 +184,15 @@ static void scores(const struct visit *v)
     struct area *w = v->w;
     int dim = c->dim, n = v->t->heads, nq = (int)(v->rb - v->ra) * n;
     int64_t first = v->ra * n;
-    bool rotated = c->rotation.dim && c->f.kind != KVF_SPLIT;
     float factor[KV_BLOCK], *s = w->s + first * KV_BLOCK;
     if (kv_format_is_exact(&c->f) && c->f.kind == kv_type_kind(a->shape.type)) {
         k->attn_qk[a->shape.type](s, w->q + first * dim, in, nq, dim, ahead);
         return;
     }
-    struct kv_turn turn = {0};
-    const float *q = rotated ? w->rotated : w->q;
-    if (c->f.pre && a->turn) {
-        turn = *a->turn;
-        turn.start_cos = v->block->turn;
-        turn.start_sin = v->block->turn + turn.dims / 2;
-        q = turn_queries(v, w->q, &turn);
-    }
-    if (cpu_int_keys(a)) {
-        if (turn.dims)
-            cpu_int_queries(v->x, w, first, nq, q + first * dim);
-        cpu_int_scores(v->x, w, first, nq, in, ahead, turn.dims ? &turn : NULL);
-    } else {
-        const float *tile = cpu_key_tile(b, c, in, ahead, turn.dims ? &turn : NULL, w->codec);
-        k->attn_qk[KV_F32](s, q + first * dim, tile, nq, dim, NULL);
-    }
+    if (cpu_int_keys(a))
+        cpu_int_scores(v->x, w, first, nq, v->block, in, ahead);
+    else
+        float_scores(v, nq, in, ahead);
     bool has_factor = c->f.kind == KVF_TQ || c->f.kind == KVF_PROD;
     if (has_factor)
         load_halves(factor, in + c->scales, KV_BLOCK, k);

@@ -54,20 +54,60 @@ static int limit(int n, int most)
     return l < INT16_MAX ? (int)l : INT16_MAX;
 }
 
-void cpu_int_queries(const struct attend *x, const struct area *w, int64_t first, int64_t n, const float *q)
+static const struct kv_turn *turn_of(const struct attn_args *a)
+{
+    return a->key->f.pre ? a->turn : NULL;
+}
+
+/* Channels of rotary pairs half the turned channels apart. */
+static void pairs_apart(float *to, const float *q, int dims, int dim)
+{
+    for (int i = 0; i < dims / 2; i++) {
+        to[i] = q[2 * i];
+        to[dims / 2 + i] = q[2 * i + 1];
+    }
+    memcpy(to + dims, q + dims, (size_t)(dim - dims) * sizeof *to);
+}
+
+void cpu_int_queries(const struct attend *x, const struct area *w, const float *q)
 {
     const struct kv_codec *c = x->a->key;
+    const struct kv_turn *turn = turn_of(x->a);
     int g = group_of(c), most = limit(g, most_of(c));
-    bool has_sums = g < c->dim || c->f.kind == KVF_AFFINE || c->f.kind == KVF_ROT;
-    for (int64_t i = first; i < first + n; i++, q += c->dim)
+    bool has_sums = c->f.kind == KVF_AFFINE || c->f.kind == KVF_ROT;
+    float apart[KV_DIM_MAX];
+    if (turn) /* turned words are at most root 2 times as large, and rounded */
+        most = most * 1000 / 1415 - 2;
+    for (int64_t i = 0; i < w->queries; i++, q += c->dim) {
+        const float *from = q;
+        if (turn && turn->interleaved) {
+            pairs_apart(apart, q, turn->dims, c->dim);
+            from = apart;
+        }
         for (int at = 0; at < c->dim; at += g) {
             int64_t k = at / g * w->queries + i;
             float sum = 0;
             for (int d = at; has_sums && d < at + g; d++)
-                sum += q[d];
+                sum += from[d];
             w->query_sums[k] = sum;
-            w->units[k] = x->b->vector.int_pack(w->words + i * c->dim + at, NULL, q + at, NULL, NULL, g, most);
+            w->units[k] = x->b->vector.int_pack(w->words + i * c->dim + at, NULL, from + at, NULL, NULL, g, most);
         }
+    }
+}
+
+/* Words of queries turned back by the angles of the block's start. */
+static const int16_t *turn_queries(const struct attend *x, const struct area *w, int64_t first, int n,
+                                   const struct attn_block *block)
+{
+    int dims = x->a->turn->dims, dim = x->a->key->dim;
+    int16_t *turned = (int16_t *)(void *)w->turned;
+    const int16_t *from = w->words + first * dim;
+    for (int i = 0; i < n; i++, from += dim) {
+        int16_t *to = turned + i * dim;
+        x->b->vector.int_turn_back(to, from, block->turn_words, block->turn_words + dims / 2, dims / 2);
+        memcpy(to + dims, from + dims, (size_t)(dim - dims) * sizeof *to);
+    }
+    return turned;
 }
 
 /* The tile's unit and the queries'. */
@@ -77,14 +117,16 @@ static void joint_units(float *out, const float *units, float unit, int n)
         out[i] = units[i] * unit;
 }
 
-void cpu_int_scores(const struct attend *x, const struct area *w, int64_t first, int n, const void *in,
-                    const void *ahead, const struct kv_turn *turn)
+void cpu_int_scores(const struct attend *x, const struct area *w, int64_t first, int n, const struct attn_block *block,
+                    const void *in, const void *ahead)
 {
     const struct vector_kernels *k = &x->b->vector;
     const struct kv_codec *c = x->a->key;
+    const struct kv_turn *turn = turn_of(x->a);
     const uint8_t *data = in;
     float unit, scale[KV_BLOCK], offset[KV_BLOCK], *s = w->s + first * KV_BLOCK, *part = w->s2 + first * KV_BLOCK;
-    const int16_t *tile = cpu_key_words(x->b, c, in, ahead, turn, w->codec, &unit), *q = w->words + first * c->dim;
+    const int16_t *tile = cpu_key_words(x->b, c, in, ahead, turn, w->codec, &unit);
+    const int16_t *q = turn ? turn_queries(x, w, first, n, block) : w->words + first * c->dim;
     int g = group_of(c);
     struct int_dot d = {n, g, KV_BLOCK, c->dim, KV_BLOCK, KV_BLOCK, false};
     if (c->f.kind == KVF_CHAN || c->f.kind == KVF_TQ) {

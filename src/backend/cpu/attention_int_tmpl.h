@@ -4,8 +4,10 @@
 
 enum { INT_LANES = 2 * VF_LANES };
 
-static float ISA(int_pack)(int16_t *out, float *sum, const float *x, const float *factor, const float *weight,
-                           int64_t n, int limit)
+/* What is NULL is a constant to the compiler. Probabilities, which have factors, cannot be NaN without their sum being
+ * it, so only vectors without are looked through for it. */
+TILE_INLINE float ISA(pack)(bool factors, bool weights, int16_t *out, float *sum, const float *x, const float *factor,
+                            const float *weight, int64_t n, int limit)
 {
     vf most = vf_zero(), bad = vf_zero(), zero = vf_zero(), total[32 / VF_LANES];
     for (int j = 0; j < 32 / VF_LANES; j++)
@@ -13,20 +15,21 @@ static float ISA(int_pack)(int16_t *out, float *sum, const float *x, const float
     for (int64_t i = 0; i < n; i += 32)
         for (int j = 0; j < 32 / VF_LANES; j++) {
             vf v = vf_load(x + i + j * VF_LANES);
-            if (weight)
+            if (weights)
                 total[j] = vf_fma(v, vf_load(weight + i + j * VF_LANES), total[j]);
-            if (factor)
+            if (factors)
                 v = vf_mul(v, vf_load(factor + i + j * VF_LANES));
+            else
+                bad = vf_fma(v, zero, bad);
             most = vf_max(vf_abs(v), most);
-            bad = vf_fma(v, zero, bad);
         }
-    if (weight) {
+    if (weights) {
         for (int k = 32 / VF_LANES / 2; k; k /= 2)
             for (int j = 0; j < k; j++)
                 total[j] = vf_add(total[j], total[j + k]);
         *sum = vf_sum(total[0]);
     }
-    float top = vf_reduce_max(most), nan = vf_sum(bad);
+    float top = vf_reduce_max(most), nan = factors ? 0 : vf_sum(bad);
     if (nan != 0 || !(top >= INT_SMALLEST)) {
         memset(out, 0, (size_t)n * sizeof *out);
         return nan; /* 0 or NaN */
@@ -34,13 +37,23 @@ static float ISA(int_pack)(int16_t *out, float *sum, const float *x, const float
     vf f = vf_set1((float)limit / top);
     for (int64_t i = 0; i < n; i += INT_LANES) {
         vf a = vf_load(x + i), b = vf_load(x + i + VF_LANES);
-        if (factor) {
+        if (factors) {
             a = vf_mul(a, vf_load(factor + i));
             b = vf_mul(b, vf_load(factor + i + VF_LANES));
         }
         vw_store(out + i, vw_round(vf_mul(a, f), vf_mul(b, f)));
     }
     return top / (float)limit;
+}
+
+static float ISA(int_pack)(int16_t *out, float *sum, const float *x, const float *factor, const float *weight,
+                           int64_t n, int limit)
+{
+    if (factor)
+        return weight ? ISA(pack)(true, true, out, sum, x, factor, weight, n, limit)
+                      : ISA(pack)(true, false, out, sum, x, factor, weight, n, limit);
+    return weight ? ISA(pack)(false, true, out, sum, x, factor, weight, n, limit)
+                  : ISA(pack)(false, false, out, sum, x, factor, weight, n, limit);
 }
 
 /* Rows r up to r + rows of y. */
@@ -86,10 +99,10 @@ static void ISA(int_dot)(float *y, const int16_t *a, const int16_t *tile, const 
 
 TILE_INLINE void ISA(run_words)(int bits, int16_t *y, const uint8_t *in)
 {
-    uint8_t codes[KV_RUN];
+    vw codes[KV_RUN / INT_LANES];
     run_codes(codes, in, bits);
-    for (int t = 0; t < KV_RUN; t += INT_LANES)
-        vw_store(y + t, vw_load_u8(codes + t));
+    for (int t = 0; t < KV_RUN / INT_LANES; t++)
+        vw_store(y + t * INT_LANES, codes[t]);
 }
 
 /* Calls body(bits), each a constant to the compiler. */
@@ -124,20 +137,19 @@ static void ISA(kv_words)(int16_t *y, const uint8_t *in, int bits, int n)
 
 TILE_INLINE void ISA(run_channel)(int bits, int16_t *y, const uint8_t *in, int shift, vw factor, vw offset)
 {
-    uint8_t codes[KV_RUN];
+    vw codes[KV_RUN / INT_LANES];
     run_codes(codes, in, bits);
-    for (int t = 0; t < KV_RUN; t += INT_LANES)
-        vw_store(y + t, vw_add(vw_mul(vw_shl(vw_load_u8(codes + t), shift), factor), offset));
+    for (int t = 0; t < KV_RUN / INT_LANES; t++)
+        vw_store(y + t * INT_LANES, vw_add(vw_mul(vw_shl(codes[t], shift), factor), offset));
 }
 
-static void ISA(kv_channel_words)(int16_t *y, const uint8_t *in, int bits, const uint16_t *at, int runs, int shift,
-                                  const int16_t *factor, const int16_t *offset)
+static void ISA(kv_channel_words)(int16_t *y, const uint8_t *in, int bits, const uint16_t *at, const uint16_t *channel,
+                                  int runs, int shift, const int16_t *factor, const int16_t *offset)
 {
 #define CHANNEL(b)                                                                                                     \
     for (int i = 0; i < runs; i++)                                                                                     \
         ISA(run_channel)                                                                                               \
-        (b, y + (size_t)at[i] * KV_RUN, in + (size_t)i * (8 * (b)), shift, vw_set1(factor[at[i]]),                     \
-         vw_set1(offset[at[i]]));
+    (b, y + (size_t)at[i] * KV_RUN, in + (size_t)i * (8 * (b)), shift, vw_set1(factor[channel[i]]), vw_set1(offset[channel[i]]));
     FOR_BITS(CHANNEL)
 #undef CHANNEL
 }
@@ -165,12 +177,9 @@ static float ISA(kv_channel_units)(int16_t *factor, int16_t *offset, const float
 static void ISA(kv_level_words)(int16_t *y, const uint8_t *in, int bits, int n, const int16_t *levels)
 {
     vt table = vw_table(levels);
-    uint8_t codes[KV_RUN];
 #define LEVELS(b)                                                                                                      \
-    for (int i = 0; i < n; i += KV_RUN) {                                                                              \
-        run_codes(codes, in + i / 8 * (b), b);                                                                         \
-        run_levels(y + i, codes, table);                                                                               \
-    }
+    for (int i = 0; i < n; i += KV_RUN)                                                                                \
+        run_levels(y + i, in + i / 8 * (b), b, table);
     switch (bits) {
     case 1:
         LEVELS(1) break;
@@ -193,6 +202,21 @@ static void ISA(kv_turn_words)(int16_t *a, int16_t *b, const int16_t *cos, const
     }
 }
 
+static void ISA(int_turn_back)(int16_t *y, const int16_t *x, const int16_t *cos, const int16_t *sin, int half)
+{
+    int i = 0;
+    for (; i + INT_LANES <= half; i += INT_LANES) {
+        vw a = vw_load(x + i), b = vw_load(x + half + i), c = vw_load(cos + i), s = vw_load(sin + i);
+        vw_store(y + i, vw_add(vw_mul(a, c), vw_mul(b, s)));
+        vw_store(y + half + i, vw_sub(vw_mul(b, c), vw_mul(a, s)));
+    }
+    for (; i < half; i++) {
+        int a = x[i], b = x[half + i];
+        y[i] = (int16_t)(high_word(a, cos[i]) + high_word(b, sin[i]));
+        y[half + i] = (int16_t)(high_word(b, cos[i]) - high_word(a, sin[i]));
+    }
+}
+
 static void ISA(kv_scores_add)(float *s, const float *x, const float *factor, const float *offset, float c)
 {
     vf sum = vf_set1(c);
@@ -209,5 +233,6 @@ static void ISA(int_init)(struct vector_kernels *k)
     k->kv_channel_units = ISA(kv_channel_units);
     k->kv_level_words = ISA(kv_level_words);
     k->kv_turn_words = ISA(kv_turn_words);
+    k->int_turn_back = ISA(int_turn_back);
     k->kv_scores_add = ISA(kv_scores_add);
 }

@@ -77,7 +77,12 @@ static void affine_rows(const struct cpu_backend *b, float *x, const uint8_t *co
 /* Channels by width, the widest first; n[0 .. 2] of each. */
 static void sort_channels(const struct kv_codec *c, const uint8_t *in, uint16_t *order, int n[3])
 {
-    uint16_t list[3][KV_DIM_MAX];
+    /* Of the sets of four, their members and how many. */
+    static const uint8_t sets[16][5] = {{0, 0, 0, 0, 0}, {0, 0, 0, 0, 1}, {1, 0, 0, 0, 1}, {0, 1, 0, 0, 2},
+                                        {2, 0, 0, 0, 1}, {0, 2, 0, 0, 2}, {1, 2, 0, 0, 2}, {0, 1, 2, 0, 3},
+                                        {3, 0, 0, 0, 1}, {0, 3, 0, 0, 2}, {1, 3, 0, 0, 2}, {0, 1, 3, 0, 3},
+                                        {2, 3, 0, 0, 2}, {0, 2, 3, 0, 3}, {1, 2, 3, 0, 3}, {0, 1, 2, 3, 4}};
+    uint16_t list[3][KV_DIM_MAX + 4];
     int bytes = (c->dim + 7) / 8;
     n[0] = n[1] = n[2] = 0;
     for (int i = 0; i < bytes; i++) {
@@ -85,8 +90,12 @@ static void sort_channels(const struct kv_codec *c, const uint8_t *in, uint16_t 
         unsigned wide = c->f.mix ? in[c->sets + i] : 0, narrow = c->f.mix ? in[c->sets + bytes + i] : 0;
         unsigned set[3] = {all & wide & ~narrow, all & ~(wide ^ narrow), all & narrow & ~wide};
         for (int k = 0; k < 3; k++)
-            for (; set[k]; set[k] &= set[k] - 1)
-                list[k][n[k]++] = (uint16_t)(i * 8 + __builtin_ctz(set[k]));
+            for (int half = 0; half < 8; half += 4) {
+                const uint8_t *members = sets[set[k] >> half & 15];
+                for (int j = 0; j < 4; j++) /* those beyond the set are overwritten by the next */
+                    list[k][n[k] + j] = (uint16_t)(i * 8 + half + members[j]);
+                n[k] += members[4];
+            }
     }
     for (int k = 0, at = 0; k < 3; at += n[k++])
         memcpy(order + at, list[k], (size_t)n[k] * sizeof *order);
@@ -185,36 +194,38 @@ static void code_words(const struct cpu_backend *b, const struct kv_codec *c, co
     }
 }
 
-static void chan_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in, int16_t *x,
-                       float *work, float *unit, struct ahead *f)
+/* Where rows of channels go: rotary pairs half the turned channels apart. */
+static void place_rows(const struct kv_turn *turn, const uint16_t *order, int n, uint16_t *rows)
+{
+    int dims = turn && turn->interleaved ? turn->dims : 0;
+    for (int i = 0; i < n; i++) {
+        int c = order[i];
+        rows[i] = (uint16_t)(c >= dims ? c : c / 2 + (c & 1 ? dims / 2 : 0));
+    }
+}
+
+static void chan_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in,
+                       const struct kv_turn *turn, int16_t *x, float *work, float *unit, struct ahead *f)
 {
     float *scale = work, *low = work + c->dim;
     int16_t factor[KV_DIM_MAX], offset[KV_DIM_MAX];
-    uint16_t order[KV_DIM_MAX];
+    uint16_t order[KV_DIM_MAX], rows[KV_DIM_MAX];
     const uint8_t *codes = in + c->codes;
     int width = c->f.bits + c->f.mix, n[3], done = 0;
     halves(b, scale, in + c->scales, c->dim);
     halves(b, low, in + c->offsets, c->dim);
     *unit = b->vector.kv_channel_units(factor, offset, scale, low, c->dim, width);
     sort_channels(c, in, order, n);
+    place_rows(turn, order, c->dim, rows);
     for (int k = 0; k < 3; k++) {
         int bits = c->f.bits + 1 - k;
         for (int i = 0; i < n[k]; i += STEP) {
-            int rows = n[k] - i < STEP ? n[k] - i : STEP;
+            int count = n[k] - i < STEP ? n[k] - i : STEP;
             fetch(f);
-            b->vector.kv_channel_words(x, codes, bits, order + done, rows, 14 - width, factor, offset);
-            codes += rows * bits * KV_RUN / 8;
-            done += rows;
+            b->vector.kv_channel_words(x, codes, bits, rows + done, order + done, count, 14 - width, factor, offset);
+            codes += count * bits * KV_RUN / 8;
+            done += count;
         }
-    }
-}
-
-static void turn_words(const struct cpu_backend *b, const struct kv_turn *turn, int16_t *x)
-{
-    for (int i = 0; i < turn->dims / 2; i++) {
-        int16_t *a = x + (turn->interleaved ? 2 * i : i) * KV_BLOCK;
-        int16_t *c = turn->interleaved ? a + KV_BLOCK : a + turn->dims / 2 * KV_BLOCK;
-        b->vector.kv_turn_words(a, c, turn->cos_words + i * KV_BLOCK, turn->sin_words + i * KV_BLOCK);
     }
 }
 
@@ -229,9 +240,10 @@ int16_t *cpu_key_words(const struct cpu_backend *b, const struct kv_codec *c, co
         code_words(b, c, in + c->codes, c->dim * KV_BLOCK, x, &f);
         return x;
     }
-    chan_words(b, c, in, x, work + tile_floats(c), unit, &f);
-    if (turn)
-        turn_words(b, turn, x);
+    chan_words(b, c, in, turn, x, work + tile_floats(c), unit, &f);
+    for (int i = 0; turn && i < turn->dims / 2; i++)
+        b->vector.kv_turn_words(x + i * KV_BLOCK, x + (turn->dims / 2 + i) * KV_BLOCK, turn->cos_words + i * KV_BLOCK,
+                                turn->sin_words + i * KV_BLOCK);
     return x;
 }
 

@@ -22,8 +22,8 @@
  *   vp_dot   acc[0 .. 1], together 2 * VF_LANES lanes in an order of its own,
  *            += row a * low half of q + row b * high half of q
  *   vp_order brings them into the order of the rows
- *   run_codes the 64 codes of a run of planes (kvformat/kv_planes.h) as bytes
- *   run_levels entries of a table by 64 such bytes below 16 */
+ *   run_codes the 64 codes of a run of planes (kvformat/kv_planes.h)
+ *   run_levels entries of a table by 64 codes below 16 */
 #ifndef CPU_SIMD_INT_H
 #define CPU_SIMD_INT_H
 
@@ -133,7 +133,6 @@ typedef __m512i vt;
 ALWAYS_INLINE vw vw_load(const int16_t *p) { return _mm512_loadu_si512(p); }
 ALWAYS_INLINE void vw_store(int16_t *p, vw a) { _mm512_storeu_si512(p, a); }
 ALWAYS_INLINE vw vw_set1(int a) { return _mm512_set1_epi16((short)a); }
-ALWAYS_INLINE vw vw_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)p)); }
 ALWAYS_INLINE vw vw_shl(vw a, int n) { return _mm512_slli_epi16(a, (unsigned)n); }
 ALWAYS_INLINE vw vw_add(vw a, vw b) { return _mm512_add_epi16(a, b); }
 ALWAYS_INLINE vw vw_sub(vw a, vw b) { return _mm512_sub_epi16(a, b); }
@@ -146,11 +145,6 @@ ALWAYS_INLINE vw vw_round(vf a, vf b)
 ALWAYS_INLINE vt vw_table(const int16_t *t)
 {
     return _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)t));
-}
-ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *codes, vt table)
-{
-    vw_store(y, _mm512_permutexvar_epi16(vw_load_u8(codes), table));
-    vw_store(y + 32, _mm512_permutexvar_epi16(vw_load_u8(codes + 32), table));
 }
 ALWAYS_INLINE vp vp_load(const int16_t *a, const int16_t *b)
 {
@@ -193,7 +187,7 @@ ALWAYS_INLINE __m512i run_plane(const uint8_t *in, int b)
                                 _mm512_set1_epi8(15));
     }
 }
-ALWAYS_INLINE void run_codes(uint8_t *out, const uint8_t *in, int bits)
+ALWAYS_INLINE __m512i run_bytes(const uint8_t *in, int bits)
 {
     __m512i c = _mm512_setzero_si512();
     if (bits == 8)
@@ -203,7 +197,20 @@ ALWAYS_INLINE void run_codes(uint8_t *out, const uint8_t *in, int bits)
             c = _mm512_or_si512(c, _mm512_slli_epi64(run_plane(in + low * 8, b), (unsigned)low));
             low += b;
         }
-    _mm512_storeu_si512(out, c);
+    return c;
+}
+ALWAYS_INLINE void run_codes(vw out[2], const uint8_t *in, int bits)
+{
+    __m512i c = run_bytes(in, bits);
+    out[0] = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(c));
+    out[1] = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(c, 1));
+}
+ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *in, int bits, vt table)
+{
+    vw codes[2];
+    run_codes(codes, in, bits);
+    vw_store(y, _mm512_permutexvar_epi16(codes[0], table));
+    vw_store(y + 32, _mm512_permutexvar_epi16(codes[1], table));
 }
 
 #elif defined(__AVX2__)
@@ -279,7 +286,6 @@ typedef __m256i vt;
 ALWAYS_INLINE vw vw_load(const int16_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 ALWAYS_INLINE void vw_store(int16_t *p, vw a) { _mm256_storeu_si256((__m256i *)p, a); }
 ALWAYS_INLINE vw vw_set1(int a) { return _mm256_set1_epi16((short)a); }
-ALWAYS_INLINE vw vw_load_u8(const uint8_t *p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p)); }
 ALWAYS_INLINE vw vw_shl(vw a, int n) { return _mm256_slli_epi16(a, n); }
 ALWAYS_INLINE vw vw_add(vw a, vw b) { return _mm256_add_epi16(a, b); }
 ALWAYS_INLINE vw vw_sub(vw a, vw b) { return _mm256_sub_epi16(a, b); }
@@ -294,16 +300,6 @@ ALWAYS_INLINE vt vw_table(const int16_t *t)
     const __m256i split = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
     __m256i v = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)t), split);
     return _mm256_permute4x64_epi64(v, 0xd8);
-}
-ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *codes, vt table)
-{
-    const __m256i low = _mm256_permute4x64_epi64(table, 0x44), high = _mm256_permute4x64_epi64(table, 0xee);
-    for (int i = 0; i < 64; i += 32) {
-        __m256i c = _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)(codes + i)), 0xd8);
-        __m256i l = _mm256_shuffle_epi8(low, c), h = _mm256_shuffle_epi8(high, c);
-        vw_store(y + i, _mm256_unpacklo_epi8(l, h));
-        vw_store(y + i + 16, _mm256_unpackhi_epi8(l, h));
-    }
 }
 ALWAYS_INLINE vp vp_load(const int16_t *a, const int16_t *b)
 {
@@ -322,20 +318,37 @@ ALWAYS_INLINE void vp_order(vi acc[2])
     acc[0] = _mm256_permute2x128_si256(a, b, 0x20);
     acc[1] = _mm256_permute2x128_si256(a, b, 0x31);
 }
-ALWAYS_INLINE void run_codes(uint8_t *out, const uint8_t *in, int bits)
+/* Codes 32 half up, as bytes. */
+ALWAYS_INLINE vc run_bytes(const uint8_t *in, int bits, int half)
+{
+    if (bits == 8)
+        return vc_plane(in, 8, half);
+    int low = 0;
+    vc c = _mm256_setzero_si256();
+    for (int b = 4; b; b /= 2)
+        if (bits & b) {
+            vc plane = vc_plane(in + low * 8, b, half);
+            c = low ? vc_or_shl(c, plane, low) : plane;
+            low += b;
+        }
+    return c;
+}
+ALWAYS_INLINE void run_codes(vw out[4], const uint8_t *in, int bits)
 {
     for (int half = 0; half < 2; half++) {
-        if (bits == 8) {
-            vc_store(out + 32 * half, vc_plane(in, 8, half));
-            continue;
-        }
-        vc c = _mm256_setzero_si256();
-        for (int b = 4, low = 0; b; b /= 2)
-            if (bits & b) {
-                c = vc_or_shl(c, vc_plane(in + low * 8, b, half), low);
-                low += b;
-            }
-        vc_store(out + 32 * half, c);
+        vc c = run_bytes(in, bits, half);
+        out[2 * half] = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(c));
+        out[2 * half + 1] = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(c, 1));
+    }
+}
+ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *in, int bits, vt table)
+{
+    const __m256i low = _mm256_permute4x64_epi64(table, 0x44), high = _mm256_permute4x64_epi64(table, 0xee);
+    for (int half = 0; half < 2; half++, y += 32) {
+        __m256i c = _mm256_permute4x64_epi64(run_bytes(in, bits, half), 0xd8);
+        __m256i l = _mm256_shuffle_epi8(low, c), h = _mm256_shuffle_epi8(high, c);
+        vw_store(y, _mm256_unpacklo_epi8(l, h));
+        vw_store(y + 16, _mm256_unpackhi_epi8(l, h));
     }
 }
 
@@ -422,7 +435,6 @@ typedef struct { int16x8_t a, b; } vp;
 ALWAYS_INLINE vw vw_load(const int16_t *p) { return vld1q_s16(p); }
 ALWAYS_INLINE void vw_store(int16_t *p, vw a) { vst1q_s16(p, a); }
 ALWAYS_INLINE vw vw_set1(int a) { return vdupq_n_s16((int16_t)a); }
-ALWAYS_INLINE vw vw_load_u8(const uint8_t *p) { return vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p))); }
 ALWAYS_INLINE vw vw_shl(vw a, int n) { return vshlq_s16(a, vdupq_n_s16((int16_t)n)); }
 ALWAYS_INLINE vw vw_add(vw a, vw b) { return vaddq_s16(a, b); }
 ALWAYS_INLINE vw vw_sub(vw a, vw b) { return vsubq_s16(a, b); }
@@ -436,14 +448,6 @@ ALWAYS_INLINE vt vw_table(const int16_t *t)
 {
     uint8x16x2_t v = vld2q_u8((const uint8_t *)t);
     return (vt){v.val[0], v.val[1]};
-}
-ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *codes, vt t)
-{
-    for (int i = 0; i < 64; i += 16) {
-        uint8x16_t c = vld1q_u8(codes + i), l = vqtbl1q_u8(t.low, c), h = vqtbl1q_u8(t.high, c);
-        vw_store(y + i, vreinterpretq_s16_u8(vzip1q_u8(l, h)));
-        vw_store(y + i + 8, vreinterpretq_s16_u8(vzip2q_u8(l, h)));
-    }
 }
 ALWAYS_INLINE vp vp_load(const int16_t *a, const int16_t *b) { return (vp){vld1q_s16(a), vld1q_s16(b)}; }
 ALWAYS_INLINE void vp_dot(vi acc[2], vp p, int32_t q)
@@ -464,18 +468,32 @@ ALWAYS_INLINE uint8x16_t run_plane(const uint8_t *in, int b, int at)
     }
     return vandq_u8(vshlq_u8(vld1q_u8(in + at % (8 * b)), vdupq_n_s8((int8_t)(-b * (at / (8 * b))))), mask);
 }
-ALWAYS_INLINE void run_codes(uint8_t *out, const uint8_t *in, int bits)
+ALWAYS_INLINE uint8x16_t run_bytes(const uint8_t *in, int bits, int at)
 {
-    for (int at = 0; at < 64; at += 16) {
-        uint8x16_t c = vdupq_n_u8(0);
-        if (bits == 8)
-            c = vld1q_u8(in + at);
-        for (int b = 4, low = 0; b && bits < 8; b /= 2)
-            if (bits & b) {
-                c = vorrq_u8(c, vshlq_u8(run_plane(in + low * 8, b, at), vdupq_n_s8((int8_t)low)));
-                low += b;
-            }
-        vst1q_u8(out + at, c);
+    uint8x16_t c = vdupq_n_u8(0);
+    if (bits == 8)
+        return vld1q_u8(in + at);
+    for (int b = 4, low = 0; b; b /= 2)
+        if (bits & b) {
+            c = vorrq_u8(c, vshlq_u8(run_plane(in + low * 8, b, at), vdupq_n_s8((int8_t)low)));
+            low += b;
+        }
+    return c;
+}
+ALWAYS_INLINE void run_codes(vw out[8], const uint8_t *in, int bits)
+{
+    for (int i = 0; i < 4; i++) {
+        uint8x16_t c = run_bytes(in, bits, 16 * i);
+        out[2 * i] = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(c)));
+        out[2 * i + 1] = vreinterpretq_s16_u16(vmovl_high_u8(c));
+    }
+}
+ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *in, int bits, vt t)
+{
+    for (int i = 0; i < 64; i += 16) {
+        uint8x16_t c = run_bytes(in, bits, i), l = vqtbl1q_u8(t.low, c), h = vqtbl1q_u8(t.high, c);
+        vw_store(y + i, vreinterpretq_s16_u8(vzip1q_u8(l, h)));
+        vw_store(y + i + 8, vreinterpretq_s16_u8(vzip2q_u8(l, h)));
     }
 }
 

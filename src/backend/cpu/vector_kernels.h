@@ -30,6 +30,12 @@ struct attn_state {
 enum { KEY_MOST = 4095 };
 #define INT_SMALLEST 1e-30f
 
+/* a * b / 2^15, rounded half up */
+static inline int high_word(int a, int b)
+{
+    return (a * b + (1 << 14)) >> 15;
+}
+
 struct int_dot {
     int rows, n, width; /* n even; width a multiple of 32 */
     int64_t a_stride, tile_stride, y_stride;
@@ -107,14 +113,16 @@ struct vector_kernels {
     /* Factors and offsets of n channels (a multiple of 32), of which no code takes more than `width` bits, for
      * kv_channel_words with a shift of 14 - width. Returns the unit of what that gives, at most KEY_MOST. */
     float (*kv_channel_units)(int16_t *factor, int16_t *offset, const float *scale, const float *low, int n, int width);
-    /* Rows of KV_RUN codes: row i goes to y + at[i] * KV_RUN as (code << shift) * factor[at[i]] / 2^15 + offset[at[i]],
-     * the product rounded half up. */
-    void (*kv_channel_words)(int16_t *y, const uint8_t *in, int bits, const uint16_t *at, int runs, int shift,
-                             const int16_t *factor, const int16_t *offset);
+    /* Rows of KV_RUN codes, of channels c = channel[i]: they go to y + at[i] * KV_RUN as
+     * (code << shift) * factor[c] / 2^15 + offset[c], the product rounded half up. */
+    void (*kv_channel_words)(int16_t *y, const uint8_t *in, int bits, const uint16_t *at, const uint16_t *channel,
+                             int runs, int shift, const int16_t *factor, const int16_t *offset);
     /* y = levels[code], at most 4 bits; levels [16]. n is a multiple of KV_RUN. */
     void (*kv_level_words)(int16_t *y, const uint8_t *in, int bits, int n, const int16_t *levels);
     /* Rows a and b [KV_BLOCK] turned by angles whose cosines and sines are in 2^-15; products are rounded half up. */
     void (*kv_turn_words)(int16_t *a, int16_t *b, const int16_t *cos, const int16_t *sin);
+    /* A row of 2 * half words turned back: y[i], y[half + i] from x[i], x[half + i] by the angle i. */
+    void (*int_turn_back)(int16_t *y, const int16_t *x, const int16_t *cos, const int16_t *sin, int half);
     /* s [KV_BLOCK] = s + c * offset[t] + x[t] * factor[t] */
     void (*kv_scores_add)(float *s, const float *x, const float *factor, const float *offset, float c);
 

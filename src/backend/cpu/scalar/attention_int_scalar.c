@@ -13,7 +13,8 @@ static float int_pack_scalar(int16_t *out, float *sum, const float *x, const flo
         if (weight)
             lane[i % 32] = fmaf(x[i], weight[i], lane[i % 32]);
         most = fabsf(v) > most ? fabsf(v) : most;
-        bad += v * 0.0f;
+        if (!factor)
+            bad += v * 0.0f;
     }
     for (int k = 16; weight && k; k /= 2)
         for (int i = 0; i < k; i++)
@@ -53,12 +54,6 @@ static void kv_words_scalar(int16_t *y, const uint8_t *in, int bits, int n)
     }
 }
 
-/* a * b / 2^15, rounded half up */
-static int high(int a, int b)
-{
-    return (a * b + (1 << 14)) >> 15;
-}
-
 static float kv_channel_units_scalar(int16_t *factor, int16_t *offset, const float *scale, const float *low, int n,
                                      int width)
 {
@@ -80,14 +75,16 @@ static float kv_channel_units_scalar(int16_t *factor, int16_t *offset, const flo
     return unit;
 }
 
-static void kv_channel_words_scalar(int16_t *y, const uint8_t *in, int bits, const uint16_t *at, int runs, int shift,
-                                    const int16_t *factor, const int16_t *offset)
+static void kv_channel_words_scalar(int16_t *y, const uint8_t *in, int bits, const uint16_t *at,
+                                    const uint16_t *channel, int runs, int shift, const int16_t *factor,
+                                    const int16_t *offset)
 {
     for (int i = 0; i < runs; i++) {
         uint8_t codes[KV_RUN];
         kv_planes_unpack(codes, in + (size_t)i * kv_planes_bytes(KV_RUN, bits), KV_RUN, bits);
         for (int j = 0; j < KV_RUN; j++)
-            y[(size_t)at[i] * KV_RUN + j] = (int16_t)(high(codes[j] << shift, factor[at[i]]) + offset[at[i]]);
+            y[(size_t)at[i] * KV_RUN + j] =
+                (int16_t)(high_word(codes[j] << shift, factor[channel[i]]) + offset[channel[i]]);
     }
 }
 
@@ -102,8 +99,17 @@ static void kv_turn_words_scalar(int16_t *a, int16_t *b, const int16_t *cos, con
 {
     for (int t = 0; t < KV_BLOCK; t++) {
         int x = a[t], y = b[t];
-        a[t] = (int16_t)(high(x, cos[t]) - high(y, sin[t]));
-        b[t] = (int16_t)(high(x, sin[t]) + high(y, cos[t]));
+        a[t] = (int16_t)(high_word(x, cos[t]) - high_word(y, sin[t]));
+        b[t] = (int16_t)(high_word(x, sin[t]) + high_word(y, cos[t]));
+    }
+}
+
+static void int_turn_back_scalar(int16_t *y, const int16_t *x, const int16_t *cos, const int16_t *sin, int half)
+{
+    for (int i = 0; i < half; i++) {
+        int a = x[i], b = x[half + i];
+        y[i] = (int16_t)(high_word(a, cos[i]) + high_word(b, sin[i]));
+        y[half + i] = (int16_t)(high_word(b, cos[i]) - high_word(a, sin[i]));
     }
 }
 
@@ -122,5 +128,6 @@ void attention_int_init_scalar(struct vector_kernels *k)
     k->kv_channel_words = kv_channel_words_scalar;
     k->kv_level_words = kv_level_words_scalar;
     k->kv_turn_words = kv_turn_words_scalar;
+    k->int_turn_back = int_turn_back_scalar;
     k->kv_scores_add = kv_scores_add_scalar;
 }
