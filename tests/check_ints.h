@@ -1,4 +1,6 @@
 /* Checks of the integer kernels of attention; a part of check_vector.c, which includes it. */
+#ifndef TESTS_CHECK_INTS_H
+#define TESTS_CHECK_INTS_H
 
 static int16_t *guard_words(int64_t n, int most)
 {
@@ -44,7 +46,11 @@ static void check_pack(const struct vector_kernels *k, const struct vector_kerne
 
 static void check_dot(const struct vector_kernels *k, const struct vector_kernels *ref, int rows, int n, int width)
 {
-    struct int_dot d = {rows, n, width, n + 2 * pick(3), width + 8 * pick(3), width + pick(9), pick(2)};
+    struct int_dot d = {rows, n, width, n + 2 * pick(3), width + 8 * pick(3), width + pick(9), pick(2), NULL, 0};
+    if (pick(2)) {
+        d.ahead = guard(500);
+        d.ahead_bytes = 500;
+    }
     int16_t *a = guard_words((rows - 1) * d.a_stride + n, 2000),
             *tile = guard_words((n - 1) * d.tile_stride + width, 4000);
     int64_t out = (rows - 1) * d.y_stride + width;
@@ -168,3 +174,5 @@ static void check_ints(const struct vector_kernels *k, const struct vector_kerne
     for (int i = 0; i < 10; i++)
         check_word_rows(k, ref);
 }
+
+#endif

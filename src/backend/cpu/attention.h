@@ -86,10 +86,10 @@ float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const
                     const struct kv_turn *turn, float *work);
 /* The same in integers, which times the unit returned are the elements: where the codec has factors of tokens or
  * offsets, less these. With a turn, channels of a rotary pair are rows turn->dims / 2 apart. */
-int16_t *cpu_key_words(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const void *ahead,
+int16_t *cpu_key_words(const struct cpu_backend *b, const struct kv_codec *c, const void *in,
                        const struct kv_turn *turn, float *work, float *unit);
-int16_t *cpu_value_words(const struct cpu_backend *b, const struct kv_codec *c, const void *in, const void *ahead,
-                         float *work, float *unit);
+int16_t *cpu_value_words(const struct cpu_backend *b, const struct kv_codec *c, const void *in, float *work,
+                         float *unit);
 /* The signs of its sketch, [dim][KV_BLOCK] of 1 and -1. */
 float *cpu_sketch_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *in, float *work);
 /* One head's values as [KV_BLOCK][dim], likewise. */

@@ -125,10 +125,10 @@ void cpu_int_scores(const struct attend *x, const struct area *w, int64_t first,
     const struct kv_turn *turn = turn_of(x->a);
     const uint8_t *data = in;
     float unit, scale[KV_BLOCK], offset[KV_BLOCK], *s = w->s + first * KV_BLOCK, *part = w->s2 + first * KV_BLOCK;
-    const int16_t *tile = cpu_key_words(x->b, c, in, ahead, turn, w->codec, &unit);
+    const int16_t *tile = cpu_key_words(x->b, c, in, turn, w->codec, &unit);
     const int16_t *q = turn ? turn_queries(x, w, first, n, block) : w->words + first * c->dim;
     int g = group_of(c);
-    struct int_dot d = {n, g, KV_BLOCK, c->dim, KV_BLOCK, KV_BLOCK, false};
+    struct int_dot d = {n, g, KV_BLOCK, c->dim, KV_BLOCK, KV_BLOCK, false, ahead, c->bytes};
     if (c->f.kind == KVF_CHAN || c->f.kind == KVF_TQ) {
         joint_units(w->value_units, w->units + first, unit, n);
         k->int_dot(s, q, tile, w->value_units, NULL, &d);
@@ -140,6 +140,7 @@ void cpu_int_scores(const struct attend *x, const struct area *w, int64_t first,
         k->load[KV_F16](scale, data + c->scales + (size_t)group * KV_BLOCK * 2, KV_BLOCK);
         k->load[KV_F16](offset, data + c->offsets + (size_t)group * KV_BLOCK * 2, KV_BLOCK);
         k->int_dot(part, q + at, tile + (int64_t)at * KV_BLOCK, w->units + group * w->queries + first, NULL, &d);
+        d.ahead = NULL;
         for (int i = 0; i < n; i++)
             k->kv_scores_add(s + i * KV_BLOCK, part + i * KV_BLOCK, scale, offset,
                              w->query_sums[group * w->queries + first + i]);
@@ -167,9 +168,9 @@ void cpu_int_sums(const struct attend *x, const struct area *w, int64_t first, i
     const uint8_t *data = in;
     bool affine = c->f.kind == KVF_AFFINE;
     float unit, scale[KV_BLOCK], offset[KV_BLOCK];
-    const int16_t *tile = cpu_value_words(x->b, c, in, ahead, w->codec, &unit);
+    const int16_t *tile = cpu_value_words(x->b, c, in, w->codec, &unit);
     int g = group_of(c), most = limit(KV_BLOCK, most_of(c));
-    struct int_dot d = {n, KV_BLOCK, g, KV_BLOCK, c->dim, c->dim, true};
+    struct int_dot d = {n, KV_BLOCK, g, KV_BLOCK, c->dim, c->dim, true, ahead, c->bytes};
     for (int at = 0; at < c->dim; at += g) {
         load_column(k, scale, data + c->scales, at / g, c->dim / g);
         if (affine)
@@ -180,5 +181,6 @@ void cpu_int_sums(const struct attend *x, const struct area *w, int64_t first, i
                                    scale, affine ? offset : NULL, KV_BLOCK, most);
         k->int_dot(sums + first * c->dim + at, w->value_words, tile + at, w->value_units, affine ? w->value_sums : NULL,
                    &d);
+        d.ahead = NULL;
     }
 }

@@ -58,13 +58,17 @@ static float ISA(int_pack)(int16_t *out, float *sum, const float *x, const float
 
 /* Rows r up to r + rows of y. */
 TILE_INLINE void ISA(int_dot_rows)(int rows, float *y, const int16_t *a, const int16_t *tile, const float *scale,
-                                   const float *base, const struct int_dot *d)
+                                   const float *base, const struct int_dot *d, const char *ahead)
 {
+    const size_t steps = (size_t)d->width / INT_LANES * (size_t)d->n / 2;
+    const size_t step = ahead ? d->ahead_bytes / steps + 1 : 0;
     for (int x = 0; x < d->width; x += INT_LANES) {
         vi acc[TILE_ROWS][2];
         for (int r = 0; r < rows; r++)
             acc[r][0] = acc[r][1] = vi_set1(0);
-        for (int i = 0; i < d->n; i += 2) {
+        for (int i = 0; i < d->n; i += 2, ahead += step) {
+            if (step)
+                __builtin_prefetch(ahead);
             const int16_t *t = tile + (int64_t)i * d->tile_stride + x;
             vp p = vp_load(t, t + d->tile_stride);
             for (int r = 0; r < rows; r++) {
@@ -87,13 +91,14 @@ TILE_INLINE void ISA(int_dot_rows)(int rows, float *y, const int16_t *a, const i
 }
 
 #define INT_TILE(r)                                                                                                    \
-    (ISA(int_dot_rows)(r, y, a, tile, scale, base, d), y += (r)*d->y_stride, a += (r)*d->a_stride, scale += (r),       \
-     base = base ? base + (r) : NULL)
+    (ISA(int_dot_rows)(r, y, a, tile, scale, base, d, ahead), y += (r)*d->y_stride, a += (r)*d->a_stride,              \
+     scale += (r), base = base ? base + (r) : NULL, ahead = NULL)
 
 static void ISA(int_dot)(float *y, const int16_t *a, const int16_t *tile, const float *scale, const float *base,
                          const struct int_dot *d)
 {
     int nq = d->rows;
+    const char *ahead = d->ahead;
     FOR_TILES(nq, INT_TILE)
 }
 
@@ -147,9 +152,10 @@ static void ISA(kv_channel_words)(int16_t *y, const uint8_t *in, int bits, const
                                   int runs, int shift, const int16_t *factor, const int16_t *offset)
 {
 #define CHANNEL(b)                                                                                                     \
-    for (int i = 0; i < runs; i++)                                                                                     \
-        ISA(run_channel)                                                                                               \
-    (b, y + (size_t)at[i] * KV_RUN, in + (size_t)i * (8 * (b)), shift, vw_set1(factor[channel[i]]), vw_set1(offset[channel[i]]));
+    for (int i = 0; i < runs; i++) {                                                                                   \
+        vw f = vw_set1(factor[channel[i]]), o = vw_set1(offset[channel[i]]);                                           \
+        ISA(run_channel)(b, y + (size_t)at[i] * KV_RUN, in + (size_t)i * (8 * (b)), shift, f, o);                      \
+    }
     FOR_BITS(CHANNEL)
 #undef CHANNEL
 }

@@ -180,18 +180,12 @@ float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const
     return x;
 }
 
-/* n codes in rows one after the other, a multiple of KV_RUN * STEPS. */
-static void code_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *codes, int n, int16_t *x,
-                       struct ahead *f)
+static void code_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *codes, int16_t *x)
 {
-    size_t bytes = kv_planes_bytes(n / STEPS, c->f.bits);
-    for (int i = 0; i < STEPS; i++, codes += bytes, x += n / STEPS) {
-        fetch(f);
-        if (c->f.kind == KVF_TQ)
-            b->vector.kv_level_words(x, codes, c->f.bits, n / STEPS, c->level_words);
-        else
-            b->vector.kv_words(x, codes, c->f.bits, n / STEPS);
-    }
+    if (c->f.kind == KVF_TQ)
+        b->vector.kv_level_words(x, codes, c->f.bits, c->dim * KV_BLOCK, c->level_words);
+    else
+        b->vector.kv_words(x, codes, c->f.bits, c->dim * KV_BLOCK);
 }
 
 /* Where rows of channels go: rotary pairs half the turned channels apart. */
@@ -205,7 +199,7 @@ static void place_rows(const struct kv_turn *turn, const uint16_t *order, int n,
 }
 
 static void chan_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in,
-                       const struct kv_turn *turn, int16_t *x, float *work, float *unit, struct ahead *f)
+                       const struct kv_turn *turn, int16_t *x, float *work, float *unit)
 {
     float *scale = work, *low = work + c->dim;
     int16_t factor[KV_DIM_MAX], offset[KV_DIM_MAX];
@@ -219,41 +213,35 @@ static void chan_words(const struct cpu_backend *b, const struct kv_codec *c, co
     place_rows(turn, order, c->dim, rows);
     for (int k = 0; k < 3; k++) {
         int bits = c->f.bits + 1 - k;
-        for (int i = 0; i < n[k]; i += STEP) {
-            int count = n[k] - i < STEP ? n[k] - i : STEP;
-            fetch(f);
-            b->vector.kv_channel_words(x, codes, bits, rows + done, order + done, count, 14 - width, factor, offset);
-            codes += count * bits * KV_RUN / 8;
-            done += count;
-        }
+        b->vector.kv_channel_words(x, codes, bits, rows + done, order + done, n[k], 14 - width, factor, offset);
+        codes += n[k] * bits * KV_RUN / 8;
+        done += n[k];
     }
 }
 
-int16_t *cpu_key_words(const struct cpu_backend *b, const struct kv_codec *c, const void *data, const void *ahead,
+int16_t *cpu_key_words(const struct cpu_backend *b, const struct kv_codec *c, const void *data,
                        const struct kv_turn *turn, float *work, float *unit)
 {
     const uint8_t *in = data;
     int16_t *x = (int16_t *)(void *)work;
-    struct ahead f = ahead_in_steps(ahead, c->bytes, STEPS);
     *unit = c->f.kind == KVF_TQ ? c->level_unit : 1;
     if (c->f.kind != KVF_CHAN) {
-        code_words(b, c, in + c->codes, c->dim * KV_BLOCK, x, &f);
+        code_words(b, c, in + c->codes, x);
         return x;
     }
-    chan_words(b, c, in, turn, x, work + tile_floats(c), unit, &f);
+    chan_words(b, c, in, turn, x, work + tile_floats(c), unit);
     for (int i = 0; turn && i < turn->dims / 2; i++)
         b->vector.kv_turn_words(x + i * KV_BLOCK, x + (turn->dims / 2 + i) * KV_BLOCK, turn->cos_words + i * KV_BLOCK,
                                 turn->sin_words + i * KV_BLOCK);
     return x;
 }
 
-int16_t *cpu_value_words(const struct cpu_backend *b, const struct kv_codec *c, const void *data, const void *ahead,
-                         float *work, float *unit)
+int16_t *cpu_value_words(const struct cpu_backend *b, const struct kv_codec *c, const void *data, float *work,
+                         float *unit)
 {
     int16_t *x = (int16_t *)(void *)work;
-    struct ahead f = ahead_in_steps(ahead, c->bytes, STEPS);
     *unit = c->f.kind == KVF_TQ ? c->level_unit : 1;
-    code_words(b, c, (const uint8_t *)data + c->codes, c->dim * KV_BLOCK, x, &f);
+    code_words(b, c, (const uint8_t *)data + c->codes, x);
     return x;
 }
 

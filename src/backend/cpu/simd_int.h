@@ -164,18 +164,19 @@ ALWAYS_INLINE void vp_dot(vi acc[2], vp p, int32_t q)
 }
 ALWAYS_INLINE void vp_order(vi acc[2])
 {
-    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     vi a = acc[0], b = acc[1];
     acc[0] = _mm512_permutex2var_epi64(a, low, b);
     acc[1] = _mm512_permutex2var_epi64(a, high, b);
 }
 ALWAYS_INLINE __m512i run_plane(const uint8_t *in, int b)
 {
-    uint64_t one;
+    int64_t one;
     switch (b) {
     case 1:
         memcpy(&one, in, 8);
-        return _mm512_and_si512(_mm512_srlv_epi64(_mm512_set1_epi64((int64_t)one), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7)),
+        return _mm512_and_si512(_mm512_srlv_epi64(_mm512_set1_epi64(one), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7)),
                                 _mm512_set1_epi8(1));
     case 2:
         return _mm512_and_si512(_mm512_srlv_epi64(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)in)),
@@ -297,8 +298,8 @@ ALWAYS_INLINE vw vw_round(vf a, vf b)
 /* Low and high bytes in the halves. */
 ALWAYS_INLINE vt vw_table(const int16_t *t)
 {
-    const __m256i split = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
-    __m256i v = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)t), split);
+    const __m128i split = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    __m256i v = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)t), _mm256_broadcastsi128_si256(split));
     return _mm256_permute4x64_epi64(v, 0xd8);
 }
 ALWAYS_INLINE vp vp_load(const int16_t *a, const int16_t *b)
@@ -463,8 +464,8 @@ ALWAYS_INLINE uint8x16_t run_plane(const uint8_t *in, int b, int at)
     uint8x16_t mask = vdupq_n_u8((uint8_t)((1 << b) - 1));
     if (b == 1) {
         uint8x8_t v = vld1_u8(in);
-        return vandq_u8(vcombine_u8(vshl_u8(v, vdup_n_s8((int8_t)(-at / 8))), vshl_u8(v, vdup_n_s8((int8_t)(-at / 8 - 1)))),
-                        mask);
+        int8x8_t first = vdup_n_s8((int8_t)(-at / 8)), next = vdup_n_s8((int8_t)(-at / 8 - 1));
+        return vandq_u8(vcombine_u8(vshl_u8(v, first), vshl_u8(v, next)), mask);
     }
     return vandq_u8(vshlq_u8(vld1q_u8(in + at % (8 * b)), vdupq_n_s8((int8_t)(-b * (at / (8 * b))))), mask);
 }

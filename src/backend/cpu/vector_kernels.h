@@ -39,7 +39,9 @@ static inline int high_word(int a, int b)
 struct int_dot {
     int rows, n, width; /* n even; width a multiple of 32 */
     int64_t a_stride, tile_stride, y_stride;
-    bool add; /* to y; else y is overwritten */
+    bool add;          /* to y; else y is overwritten */
+    const char *ahead; /* bytes to bring into the cache meanwhile, or NULL */
+    size_t ahead_bytes;
 };
 
 struct vector_kernels {
