@@ -6,7 +6,9 @@ DIR holds the GGUF files and bf16 directories of scripts/get-models --hf. For ML
 mlx_lm.convert makes the directory from the bf16 one (on the CPU), its weights are
 dequantised by mlx, and transformers runs on those; mlx-lm itself, cast to float32, is
 compared too with --mlx, with rope_theta beside rope_parameters, which it does not read, and
-without rounding Gemma's factor of embeddings to bfloat16, which it does in any type. Where
+without rounding Gemma's factor of embeddings to bfloat16, which it does in any type, nor
+what that multiplies, which mlx looks up in bfloat16 where weights are mxfp4, nvfp4 or mxfp8
+(the elements are exact in it, the products are not). Where
 the two are too far apart, both are also measured against transformers in float64. Needs
 torch, transformers, mlx, mlx-lm. Prints a row per model and mode; exit status 1 when one is
 off by more than 2e-3, or a greedy continuation differs where the two best logits are further
@@ -110,11 +112,14 @@ class WithoutBfloat16:
 
 def mlx_logits(directory, ids):
     import mlx.core as mx
+    import mlx.nn as nn
     from mlx.utils import tree_map
     from mlx_lm.models import gemma3_text
     from mlx_lm.utils import load_model
 
     gemma3_text.mx = WithoutBfloat16(mx)
+    look_up = nn.QuantizedEmbedding.__call__
+    nn.QuantizedEmbedding.__call__ = lambda self, x: look_up(self, x).astype(mx.float32)
     from pathlib import Path
 
     model, _ = load_model(Path(directory))
