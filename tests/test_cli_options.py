@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-COMMANDS = ["generate", "chat", "benchmark", "cache_prompt", "perplexity", "inspect", "logits", "manage", "tokenize",
-            "template"]
-GROUPS = {"turboquant": ["eval"]}
-LATER_PARTS = ["turboquant convert", "turboquant generate", "turboquant serve"]
+COMMANDS = ["generate", "chat", "benchmark", "cache_prompt", "perplexity", "compare", "inspect", "logits", "manage",
+            "tokenize", "template"]
+GROUPS = {"turboquant": ["eval", "generate"]}
+LATER_PARTS = ["turboquant convert", "turboquant serve"]
 LATER = ["awq", "convert", "dwq", "dynamic_quant", "evaluate", "fuse", "gptq", "lora",
          "server", "share", "upload"]
 ABSENT = "/nonexistent/model"
@@ -279,7 +279,7 @@ def test_help(turbolm, command):
     assert len(options) == len(set(options)) > 0
     usage = got.stdout.split("\n\n")[0]
     assert all(re.search(re.escape(o) + r"[] \n]", usage + "\n") for o in options)
-    if command in ("generate", "chat", "benchmark", "perplexity", "logits"):
+    if command in ("generate", "chat", "benchmark", "perplexity", "compare", "logits"):
         own = {"generate": 4, "chat": 1}.get(command, 0)  # cache options that are mlx-lm's there too
         ours = RUN_OPTIONS + CACHE_OPTIONS[own:]
         assert options[-len(ours):] == ours

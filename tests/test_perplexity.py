@@ -308,7 +308,8 @@ def test_csv_that_cannot_be_written(turbolm, turbolm_bin, tiny_model, text, tmp_
     (["--num-samples", "0"], 2, "argument --num-samples: must be -1 or at least 1, but is 0"),
     (["--score-from", "512"], 2, "argument --score-from: must be below --sequence-length, but is 512"),
     (["--sequence-length", "1"], 2, "argument --sequence-length"),
-    (["--seed", "1"], 2, "--seed is not supported yet"),
+    (["--seed", "-1"], 2, "argument --seed: must be from 0 to 4294967295, but is -1"),
+    (["--seed", "4294967296"], 2, "must be from 0 to 4294967295, but is 4294967296"),
     (["--trust-remote-code"], 2, "--trust-remote-code is not supported yet"),
     (["--sequence-length", "1000000000"], 1, "has %d tokens, but a row takes 999999999" % len(TEXT.encode())),
     (["--kl-reference", "f17", "--sequence-length", "9"], 2, "'f17'"),
@@ -336,11 +337,11 @@ def test_bad_text(turbolm, tiny_model, text, data, message):
 
 
 def test_text_that_is_not_there(turbolm, tiny_model, text, tmp_path):
-    got = turbolm("perplexity", "--model", tiny_model())
-    assert got.returncode == 1 and got.stderr == (
-        "error: allenai/tulu-3-sft-mixture: no such file; data sets of a hub are not supported yet\n")
+    for name in ("/absent/text", tmp_path / "absent.txt"):
+        got = run(turbolm, tiny_model(), name)
+        assert got.returncode == 1 and got.stderr.startswith("error: %s: no such file" % name)
     got = run(turbolm, tiny_model(), tmp_path)
-    assert got.returncode == 1 and got.stderr == "error: cannot read %s: Is a directory\n" % tmp_path
+    assert got.returncode == 1 and got.stderr == "error: %s: no file train.jsonl in this folder\n" % tmp_path
 
 
 def test_model_without_tokenizer(turbolm, tiny_model, text):

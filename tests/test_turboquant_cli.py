@@ -217,9 +217,59 @@ def test_interrupt(turbolm_bin, tiny_model, tmp_path):
     assert p.communicate(timeout=120) == (b"", b"") and p.returncode == 130
 
 
+# Generating -----------------------------------------------------------------
+
+def text_of(got):
+    assert got.returncode == 0, got.stderr
+    first, text, statistics = re.split(r"^==========\n", got.stdout, flags=re.M)
+    assert first == "" and statistics.startswith("Prompt: ")
+    return text
+
+
+@pytest.mark.parametrize("args, same_as", [
+    ([], ["--max-tokens", "256"]),
+    (["--max-tokens", "70", "--kv-bits", "4"], ["--max-tokens", "70", "--kv-format", "rot4"]),
+    (["--max-tokens=90", "--kv-bits", "2", "--kv-group-size", "64", "--threads", "1", "--prefill-step-size", "9"],
+     ["--max-tokens", "90", "--kv-format", "rot2"]),
+    (["--max-tokens", "5", "--precision", "exact"], ["--max-tokens", "5", "--precision", "exact"]),
+])
+def test_generate(turbolm, tiny_model, args, same_as):
+    for prompt in ("hello" * 40, "-x --kv-bits 9 = \\n 'é'"):
+        pair = [turbolm(*command, "--model", tiny_model(**WIDE), "--prompt=" + prompt, *rest) for command, rest in (
+            (["turboquant", "generate"], args), (["generate"], same_as))]
+        assert text_of(pair[0]) == text_of(pair[1]) and pair[0].stderr == pair[1].stderr
+
+
+def test_generate_from_standard_input(turbolm, tiny_model):
+    pair = [turbolm(*command, "--model", tiny_model(), "--prompt", "-", "--max-tokens", "9", input="some text")
+            for command in (["turboquant", "generate"], ["generate"])]
+    assert text_of(pair[0]) == text_of(pair[1])
+
+
+@pytest.mark.parametrize("args, message", [
+    (["--kv-bits", "5"], "argument --kv-bits: must be 2, 3, 4 or 8, but is 5"),
+    (["--kv-bits", "9"], "argument --kv-bits: must be from 2 to 8, but is 9"),
+    (["--kv-bits", "4", "--kv-group-size", "32"], "argument --kv-group-size: must be 64, but is 32"),
+    (["--kv-group-size", "64"], "argument --kv-group-size: needs --kv-bits"),
+    (["--qjl"], "unrecognized arguments: --qjl"),
+    (["--temp", "1"], "unrecognized arguments: --temp 1"),
+    (["--max-tokens", "-2"], "argument --max-tokens: must be at least -1, but is -2"),
+])
+def test_generate_errors(turbolm, tiny_model, args, message):
+    got = turbolm("turboquant", "generate", "--model", tiny_model(), "--prompt", "x", *args)
+    assert (got.returncode, got.stdout) == (2, "")
+    assert got.stderr.startswith("usage: turbolm turboquant generate [-h] --model MODEL --prompt PROMPT")
+    assert got.stderr.endswith("turbolm turboquant generate: error: %s\n" % message)
+
+
+def test_generate_needs_a_prompt(turbolm, tiny_model):
+    got = turbolm("turboquant", "generate", "--model", tiny_model())
+    assert got.returncode == 2 and got.stderr.endswith("error: the following arguments are required: --prompt\n")
+
+
 # The command ----------------------------------------------------------------
 
-USAGE = "usage: %s [-h] {eval,convert,generate,serve} ...\n"
+USAGE = "usage: %s [-h] {eval,generate,convert,serve} ...\n"
 
 
 def test_parts(turbolm, turbolm_bin, tmp_path):
@@ -229,10 +279,10 @@ def test_parts(turbolm, turbolm_bin, tmp_path):
         ("turbolm turboquant",) * 2)
     got = turbolm("turboquant", "x\n")
     assert got.returncode == 2 and got.stderr.endswith(
-        "error: argument command: invalid choice: 'x?' (choose from 'eval', 'convert', 'generate', 'serve')\n")
+        "error: argument command: invalid choice: 'x?' (choose from 'eval', 'generate', 'convert', 'serve')\n")
     got = turbolm("turboquant", "--help")
     assert got.returncode == 0 and got.stdout.startswith(USAGE % "turbolm turboquant") and "eval" in got.stdout
-    for name in ("convert", "generate", "serve"):
+    for name in ("convert", "serve"):
         got = turbolm("turboquant", name, "--model", "x")
         assert (got.returncode, got.stdout, got.stderr) == (2, "", "error: turboquant %s is not supported yet\n" % name)
     got = turbolm("turboquant", "eval")

@@ -266,7 +266,10 @@ static void put_man_environment(void)
         {"HF_HUB_CACHE", "Folder of the cache; else hub in HF_HOME, else in $XDG_CACHE_HOME/huggingface, else in "
                          "~/.cache/huggingface."},
         {"HF_ENDPOINT", "Address of the hub (https://huggingface.co)."},
-        {"HF_TOKEN", "Access token; else the file HF_TOKEN_PATH, else token in HF_HOME. It is sent to the hub alone."},
+        {"TURBOLM_DATASETS_SERVER", "Address of the server of rows of data sets; by default that of the hub with "
+                                    "datasets-server. before its host."},
+        {"HF_TOKEN", "Access token; else the file HF_TOKEN_PATH, else token in HF_HOME. It is sent to the hub and to "
+                     "the server of rows alone."},
         {"HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE", "1: use the cache alone."},
         {"HF_HUB_ETAG_TIMEOUT, HF_HUB_DOWNLOAD_TIMEOUT", "Seconds to wait for an answer, and for data (10)."},
         {"CURL_CA_BUNDLE, REQUESTS_CA_BUNDLE, SSL_CERT_FILE", "Certificates to trust."},

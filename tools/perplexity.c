@@ -29,16 +29,12 @@ static const struct cli_option options[N_OPTIONS] = {
     [MODEL] = RUN_MODEL_ROW,
     [TRUST_REMOTE_CODE] = RUN_TRUST_REMOTE_CODE_ROW,
     [BATCH_SIZE] = {"--batch-size", NULL, CLI_INT, 0, "8", "1", "4096", NULL, "rows computed at once"},
-    [SEQUENCE_LENGTH] = {"--sequence-length", NULL, CLI_INT, 0, "512", "2", "1000000000", NULL, "tokens in a row"},
-    [NUM_SAMPLES] = {"--num-samples", NULL, CLI_INT, 0, "256", "-1", "1000000000", NULL,
-                     "most rows, from the beginning of the text; -1: all"},
-    [DATA_PATH] = {"--data-path", NULL, CLI_TEXT, 0, "allenai/tulu-3-sft-mixture", NULL, NULL, NULL,
-                   "text file, or - for standard input: one document, cut into whole rows in its order"},
-    [SEED] = {"--seed", NULL, CLI_NATURAL, CLI_LATER, NULL, NULL, NULL, NULL, "order of a data set's documents"},
-    [SCORE_FROM] = {"--score-from", NULL, CLI_INT, CLI_EXTRA, "1", "1", "1000000000", NULL,
-                    "first position of a row that counts; half of the row is llama.cpp's figure"},
-    [BOS] = {"--bos", NULL, CLI_BOOL, CLI_EXTRA, NULL, NULL, NULL, NULL,
-             "the beginning-of-text token in each row's first place, by default where the tokenizer adds it"},
+    [SEQUENCE_LENGTH] = TEXT_ROWS_SEQUENCE_LENGTH_ROW(0),
+    [NUM_SAMPLES] = TEXT_ROWS_NUM_SAMPLES_ROW(0),
+    [DATA_PATH] = TEXT_ROWS_DATA_PATH_ROW(0),
+    [SEED] = TEXT_ROWS_SEED_ROW(0),
+    [SCORE_FROM] = TEXT_ROWS_SCORE_FROM_ROW,
+    [BOS] = TEXT_ROWS_BOS_ROW,
     [KL_REFERENCE] = {"--kl-reference", NULL, CLI_TEXT, CLI_EXTRA, NULL, NULL, NULL, NULL,
                       "cache format, like f16, whose predictions are the measure"},
     [CSV] = {"--csv", NULL, CLI_TEXT, CLI_EXTRA, NULL, NULL, NULL, NULL,
@@ -84,7 +80,6 @@ static void write_csv(const struct job *j, struct csv *c, const struct tlm_perpl
 static void print_results(const struct job *j, const struct tlm_perplexity *p, size_t rows, double seconds)
 {
     static const char rule[] = "============================================================";
-    size_t tokens = rows * j->text.length;
     if (!j->human)
         return;
     out_print("\n\n%s\nEVALUATION RESULTS\n%s\nModel: %s\n", rule, rule, j->model);
@@ -98,8 +93,8 @@ static void print_results(const struct job *j, const struct tlm_perplexity *p, s
         out_print("Key-value cache: %s, %.2f bits per element, %llu bytes for a row\n", p->kv_format, p->kv_bits,
                   (unsigned long long)p->cache_bytes);
     out_print("Evaluation time: %.2f seconds\nPeak memory: %.2f GB\nTokens per second: %.0f\n", seconds,
-              (double)tlm_peak_memory() * 1e-9, run_rate(tokens, seconds));
-    out_print("\nDataset statistics:\n  Total samples: %zu\n  Total tokens: %zu\n", rows, tokens);
+              (double)tlm_peak_memory() * 1e-9, run_rate(rows * (j->text.length - 1), seconds));
+    out_print("\nDataset statistics:\n  Total samples: %zu\n  Total tokens: %zu\n", rows, rows * j->text.length);
 }
 
 static struct tlm_model *computing; /* for the handler of Ctrl-C */
@@ -127,6 +122,10 @@ static int measure(struct tlm_model *m, struct job *j, struct csv *csv)
     if (j->human) {
         out_print("Model loaded: %.1fM parameters\n\nLoading dataset...\n  Sequence length: %zu\n",
                   (double)info.parameters * 1e-6, j->text.length);
+        out_flush();
+    }
+    if (j->human && text_rows_are_remote(&j->text)) {
+        out_print("Loading Hugging Face dataset %s.\n", j->text.path);
         out_flush();
     }
     int status = text_rows_read(m, &j->text, &rows, &n_rows);
@@ -167,7 +166,8 @@ static int run(const char *prog, const struct cli_value *v)
                     .text = {.path = v[DATA_PATH].text,
                              .length = (size_t)v[SEQUENCE_LENGTH].integer,
                              .most = v[NUM_SAMPLES].integer < 0 ? SIZE_MAX : (size_t)v[NUM_SAMPLES].integer,
-                             .bos = v[BOS].given ? v[BOS].truth : -1},
+                             .bos = v[BOS].given ? v[BOS].truth : -1,
+                             .seed = (uint32_t)v[SEED].integer},
                     .from = (size_t)v[SCORE_FROM].integer,
                     .batch = (size_t)v[BATCH_SIZE].integer,
                     .pass_tokens = (size_t)shared[RUN_PREFILL_STEP_SIZE].integer,
@@ -205,7 +205,7 @@ static const struct cli_table tables[] = {
 const struct command perplexity_command = {
     "perplexity",
     "measure how well a model foretells a text",
-    "Perplexity of a text file, cut into rows, each scored through the key-value cache in its format. With "
+    "Perplexity of a text or data set, cut into rows, each scored through the key-value cache in its format. With "
     "--kl-reference the same rows go through a second cache, and the difference between the two is measured.",
     tables,
     run,

@@ -23,9 +23,11 @@ enum { N_OTHERS = sizeof others / sizeof others[0] };
 
 static const struct cli_option options[N_OPTIONS] = {
     [MODEL] = RUN_MODEL_ROW,
-    [DATA_PATH] = {"--data-path", NULL, CLI_TEXT, CLI_EXTRA, NULL, NULL, NULL, NULL,
-                   "text file, or - for standard input: one document, cut into whole rows in its order; by default a "
-                   "story of about 1,200 tokens that is part of the program"},
+    [DATA_PATH] =
+        {"--data-path", NULL, CLI_TEXT, CLI_EXTRA, NULL, NULL, NULL, NULL,
+         "text file, or - for standard input: one document, cut into whole rows in its order; or a data set as "
+         "perplexity takes it with its default seed; by default a story of about 1,200 tokens that is part of the "
+         "program"},
     [SEQUENCE_LENGTH] = {"--sequence-length", NULL, CLI_INT, CLI_EXTRA, "512", "2", "1000000000", NULL,
                          "tokens in a row"},
     [NUM_SAMPLES] = {"--num-samples", NULL, CLI_INT, CLI_EXTRA, "16", "-1", "1000000000", NULL,
@@ -250,7 +252,8 @@ static int run(const char *prog, const struct cli_value *v)
                              .inner = inner,
                              .length = (size_t)v[SEQUENCE_LENGTH].integer,
                              .most = v[NUM_SAMPLES].integer < 0 ? SIZE_MAX : (size_t)v[NUM_SAMPLES].integer,
-                             .bos = -1},
+                             .bos = -1,
+                             .seed = 123},
                     .from = (size_t)v[SCORE_FROM].integer,
                     .batch = (size_t)v[BATCH_SIZE].integer,
                     .pass_tokens = (size_t)shared[RUN_PREFILL_STEP_SIZE].integer,

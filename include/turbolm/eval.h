@@ -56,6 +56,15 @@ TLM_API enum tlm_status tlm_model_perplexity(struct tlm_model *m, const int32_t 
                                              const struct tlm_perplexity_options *o, struct tlm_perplexity *out,
                                              struct tlm_error *e);
 
+/* Model b against a on the same rows, the two in lockstep as the formats above.
+ * o->reference is the cache format of a (NULL: its own), o->formats at most one
+ * of b. Ids must be of both vocabularies; of logits those that only the larger
+ * one has are left out, of its softmax, too. of_b: with the figures relative to
+ * a. a and b may be one model. */
+TLM_API enum tlm_status tlm_model_compare(struct tlm_model *a, struct tlm_model *b, const int32_t *ids, size_t rows,
+                                          const struct tlm_perplexity_options *o, struct tlm_perplexity *of_a,
+                                          struct tlm_perplexity *of_b, struct tlm_error *e);
+
 /* Name i of the presets of cache formats, like "turbo4"; NULL past the last. */
 TLM_API const char *tlm_kv_preset(size_t i);
 

@@ -217,7 +217,7 @@ static enum tlm_status open_steps(struct tlm_model *m, const char *path, const s
     if (!o->metadata_only)
         s = load_weights(m, threads, exact, e);
     if (s == TLM_OK && !o->metadata_only)
-        s = model_resolve_cache(m, e);
+        s = model_resolve_cache(m, &m->cache, e);
     if (apart)
         pthread_join(thread, NULL);
     if (s == TLM_OK && job.status != TLM_OK)

@@ -1,5 +1,5 @@
 /* Perplexity of rows of text, scored through the cache, and what other cache
- * formats make of the same rows.
+ * formats, or another model, make of the same rows.
  *
  * Rows of a batch go forward together in passes of a few positions, so that
  * the logits of one pass fit in memory. In each pass the reference comes first;
@@ -27,13 +27,15 @@ struct side {
 
 /* Of one row of one format, over its scored positions. */
 struct row_sum {
-    double loss, loss2, more, more2; /* more: than the reference's */
+    double loss, loss2, more, more2, r_loss, r_loss2; /* more: than the reference's, r_loss */
     double kl, same, error;
     float distance;
 };
 
 struct run {
-    struct tlm_model *m;
+    struct tlm_model *m, *ref; /* ref: the reference's model, m unless two are compared */
+    bool compares;             /* there is a reference, even if o names no format for it */
+    size_t vocab, vocab_most;  /* what both models have, the greater one's */
     const struct tlm_perplexity_options *o;
     const int32_t *ids;
     size_t rows, from, batch, pass_tokens, done;
@@ -54,9 +56,14 @@ static bool same_format(const struct kv_format *a, const struct kv_format *b)
            a->orthogonal == b->orthogonal;
 }
 
+static struct tlm_model *side_model(const struct run *r, size_t i)
+{
+    return i == r->n_formats ? r->ref : r->m;
+}
+
 static bool same_plan(const struct run *r, const struct cache_plan *a, const struct cache_plan *b)
 {
-    bool same = a->type == b->type;
+    bool same = r->m == r->ref && a->type == b->type;
     for (int64_t i = 0; i < model_base(r->m)->cfg.layers && same; i++)
         same = same_format(&a->kv[i].key, &b->kv[i].key) && same_format(&a->kv[i].value, &b->kv[i].value) &&
                a->kv[i].automatic == b->kv[i].automatic;
@@ -64,28 +71,28 @@ static bool same_plan(const struct run *r, const struct cache_plan *a, const str
 }
 
 /* spec NULL: the model's own cache. */
-static enum tlm_status plan(const struct run *r, const char *spec, struct cache_plan *out, struct tlm_error *e)
+static enum tlm_status plan(const struct tlm_model *m, const char *spec, struct cache_plan *out, struct tlm_error *e)
 {
     struct tlm_model_options o = {.kv_format = spec};
-    size_t layers = (size_t)model_base(r->m)->cfg.layers;
+    size_t layers = (size_t)model_base(m)->cfg.layers;
     if (spec) {
-        enum tlm_status st = model_plan_cache(r->m, &o, out, e);
-        out->config = r->m->cache.config;
-        return st;
+        enum tlm_status st = model_plan_cache(m, &o, out, e);
+        out->config = m->cache.config;
+        return st == TLM_OK ? model_resolve_cache(m, out, e) : st;
     }
-    *out = r->m->cache;
+    *out = m->cache;
     if (!(out->kv = mem_new_array(layers, sizeof *out->kv)))
         return err_nomem(e, layers * sizeof *out->kv);
-    memcpy(out->kv, r->m->cache.kv, layers * sizeof *out->kv);
+    memcpy(out->kv, m->cache.kv, layers * sizeof *out->kv);
     return TLM_OK;
 }
 
 static enum tlm_status side_init(struct run *r, size_t i, struct tlm_error *e)
 {
     struct side *s = &r->side[i];
-    if (r->o->reference && i < r->n_formats && same_plan(r, &s->plan, &r->side[r->n_formats].plan))
+    if (r->compares && i < r->n_formats && same_plan(r, &s->plan, &r->side[r->n_formats].plan))
         return TLM_OK;
-    enum tlm_status st = model_cache_new(r->m, &s->plan, 0, &s->kv, e);
+    enum tlm_status st = model_cache_new(side_model(r, i), &s->plan, 0, &s->kv, e);
     if (st == TLM_OK && !(s->seqs = mem_new_array(r->batch, sizeof *s->seqs)))
         st = err_nomem(e, r->batch * sizeof *s->seqs);
     return st;
@@ -97,17 +104,19 @@ static enum tlm_status sides_init(struct run *r, struct tlm_error *e)
     r->side = mem_new_array(r->n_formats + 1, sizeof *r->side);
     if (!r->side)
         return err_nomem(e, (r->n_formats + 1) * sizeof *r->side);
-    r->n_sides = r->n_formats + (r->o->reference != NULL);
+    r->n_sides = r->n_formats + r->compares;
     enum tlm_status st = TLM_OK;
     for (size_t i = 0; i < r->n_sides && st == TLM_OK; i++) {
         const char *spec = i == r->n_formats ? r->o->reference : r->o->n_formats ? r->o->formats[i] : NULL;
-        st = plan(r, spec, &r->side[i].plan, e);
+        st = plan(side_model(r, i), spec, &r->side[i].plan, e);
     }
     for (size_t i = 0; i < r->n_sides && st == TLM_OK; i++)
         st = side_init(r, i, e);
-    for (int i = 0; i < 2 && st == TLM_OK; i++)
-        st = ctx_init(&r->ctx[i], r->m->be, e);
-    r->ctx[0].abort = r->ctx[1].abort = &r->m->abort;
+    for (int i = 0; i < 2 && st == TLM_OK; i++) {
+        struct tlm_model *m = i ? r->ref : r->m;
+        st = ctx_init(&r->ctx[i], m->be, e);
+        r->ctx[i].abort = &m->abort;
+    }
     return st;
 }
 
@@ -152,17 +161,27 @@ struct place {
     size_t row, n, at, take; /* positions at .. at + take of rows row .. row + n */
 };
 
-/* One pass of a side: logits of the positions that are scored. */
+/* Rows of n logits to rows of their first k. */
+static void narrow(float *x, size_t rows, size_t n, size_t k)
+{
+    for (size_t i = 1; i < rows && k < n; i++)
+        memmove(x + i * k, x + i * n, k * sizeof *x);
+}
+
+/* One pass of a side: logits [n_out, r->vocab] of the positions that are scored. */
 static enum tlm_status forward(struct run *r, size_t side, const struct place *p, size_t n_out, const float **logits,
                                struct tlm_error *e)
 {
     struct side *s = &r->side[side];
     struct ctx *c = &r->ctx[side == r->n_formats];
+    const struct tlm_model *m = side_model(r, side);
     for (size_t i = 0; i < p->n; i++)
         r->spans[i] = (struct kv_span){s->seqs[i], (int64_t)(i * p->take), (int64_t)p->take};
-    *logits = model_forward(r->m, c, s->kv, r->pass_ids, r->spans, (int)p->n, r->out_rows, (int64_t)n_out);
-    if (!*logits)
+    float *x = model_forward(m, c, s->kv, r->pass_ids, r->spans, (int)p->n, r->out_rows, (int64_t)n_out);
+    if (!x)
         return err_set(e, c->err.status, "%s", c->err.message);
+    narrow(x, n_out, (size_t)model_base(m)->cfg.vocab_size, r->vocab);
+    *logits = x;
     return report(r, e);
 }
 
@@ -203,7 +222,7 @@ static bool is_scored(const struct run *r, size_t at)
 static void add_scores(struct run *r, size_t format, const struct place *p, const float *x, const float *y,
                        size_t n_out)
 {
-    const size_t vocab = (size_t)model_base(r->m)->cfg.vocab_size, scored = r->o->row_length - r->from;
+    const size_t vocab = r->vocab, scored = r->o->row_length - r->from;
     r->m->be->ops->score(r->m->be, x, y, r->targets, (int64_t)n_out, (int64_t)vocab, r->scores);
     size_t k = 0;
     for (size_t i = 0; i < p->n; i++) {
@@ -221,6 +240,8 @@ static void add_scores(struct run *r, size_t format, const struct place *p, cons
                 compare_logits(x + k * vocab, y + k * vocab, vocab, &mean, &most);
                 sum->more += more;
                 sum->more2 += more * more;
+                sum->r_loss += s->r_loss;
+                sum->r_loss2 += s->r_loss * s->r_loss;
                 sum->kl += s->kl;
                 sum->same += s->same;
                 sum->error += mean;
@@ -247,7 +268,7 @@ static enum tlm_status pass(struct run *r, const struct place *p, struct tlm_err
         }
     const float *y = NULL;
     enum tlm_status st = TLM_OK;
-    if (r->o->reference)
+    if (r->compares)
         st = forward(r, r->n_formats, p, n_out, &y, e);
     for (size_t f = 0; f < r->n_formats && st == TLM_OK; f++) {
         const float *x = y;
@@ -262,7 +283,7 @@ static enum tlm_status pass(struct run *r, const struct place *p, struct tlm_err
 /* Positions that the next pass may take of each of n rows, from `at` on. */
 static size_t most_positions(const struct run *r, size_t n, size_t at)
 {
-    size_t vocab = (size_t)model_base(r->m)->cfg.vocab_size, most = r->pass_tokens;
+    size_t vocab = r->vocab_most, most = r->pass_tokens;
     bool scored = at + 1 >= r->from;
     if (scored && most > PASS_LOGITS / vocab)
         most = PASS_LOGITS / vocab;
@@ -299,7 +320,7 @@ static enum tlm_status run_batch(struct run *r, size_t row, size_t n, struct tlm
 
 static enum tlm_status run_all(struct run *r, struct tlm_error *e)
 {
-    size_t length = r->o->row_length, vocab = (size_t)model_base(r->m)->cfg.vocab_size;
+    size_t length = r->o->row_length, vocab = r->vocab_most;
     size_t tokens = r->batch * length < r->pass_tokens ? r->batch * length : r->pass_tokens;
     size_t scores = PASS_LOGITS / vocab > r->batch ? PASS_LOGITS / vocab : r->batch;
     scores = scores < tokens ? scores : tokens;
@@ -312,7 +333,7 @@ static enum tlm_status run_all(struct run *r, struct tlm_error *e)
     r->scores = mem_alloc_array(scores, sizeof *r->scores);
     r->spans = mem_alloc_array(r->batch, sizeof *r->spans);
     r->sums = mem_new_array(r->n_formats * r->rows, sizeof *r->sums);
-    size_t n_kl = r->o->reference ? r->n_formats * r->rows * (length - r->from) : 0;
+    size_t n_kl = r->compares ? r->n_formats * r->rows * (length - r->from) : 0;
     if (n_kl)
         r->kl = mem_alloc_array(n_kl, sizeof *r->kl);
     if (!r->pass_ids || !r->out_rows || !r->targets || !r->scores || !r->spans || !r->sums || (n_kl && !r->kl))
@@ -347,10 +368,8 @@ static double at_least_0(double x)
     return x < 0 ? 0 : x;
 }
 
-static void summarise(struct run *r, size_t format, struct tlm_perplexity *out)
+static struct row_sum sum_rows(const struct run *r, size_t format)
 {
-    const struct side *s = &r->side[format];
-    size_t per_row = r->o->row_length - r->from;
     struct row_sum all = {0};
     for (size_t i = 0; i < r->rows; i++) {
         const struct row_sum *sum = &r->sums[format * r->rows + i];
@@ -358,17 +377,31 @@ static void summarise(struct run *r, size_t format, struct tlm_perplexity *out)
         all.loss2 += sum->loss2;
         all.more += sum->more;
         all.more2 += sum->more2;
+        all.r_loss += sum->r_loss;
+        all.r_loss2 += sum->r_loss2;
         all.kl += sum->kl;
         all.same += sum->same;
         all.error += sum->error;
         all.distance = sum->distance > all.distance ? sum->distance : all.distance;
     }
-    *out = (struct tlm_perplexity){.tokens = r->rows * per_row, .kv_bits = s->plan.bits};
+    return all;
+}
+
+static void describe(const struct run *r, size_t side, struct tlm_perplexity *out)
+{
+    const struct side *s = &r->side[side];
+    *out = (struct tlm_perplexity){.tokens = r->rows * (r->o->row_length - r->from), .kv_bits = s->plan.bits};
     out->cache_bytes = s->kv ? s->cache_bytes : r->side[r->n_formats].cache_bytes;
     kv_choice_name(&s->plan.kv[0], out->kv_format);
+}
+
+static void summarise(struct run *r, size_t format, struct tlm_perplexity *out)
+{
+    struct row_sum all = sum_rows(r, format);
+    describe(r, format, out);
     double n = (double)out->tokens;
     geometric(all.loss, all.loss2, n, &out->perplexity, &out->error);
-    if (!r->o->reference)
+    if (!r->compares)
         return;
     geometric(all.more, all.more2, n, &out->ratio, &out->ratio_error);
     out->kl_mean = at_least_0(all.kl / n);
@@ -380,40 +413,79 @@ static void summarise(struct run *r, size_t format, struct tlm_perplexity *out)
     out->kl_p99 = at_least_0((double)kl[(size_t)(0.99 * (n - 1) + 0.5)]);
 }
 
-enum tlm_status tlm_model_perplexity(struct tlm_model *m, const int32_t *ids, size_t rows,
-                                     const struct tlm_perplexity_options *o, struct tlm_perplexity *out,
-                                     struct tlm_error *e)
+/* The reference itself: as far from itself as can be. */
+static void summarise_reference(struct run *r, struct tlm_perplexity *out)
+{
+    struct row_sum all = sum_rows(r, 0);
+    describe(r, r->n_formats, out);
+    geometric(all.r_loss, all.r_loss2, (double)out->tokens, &out->perplexity, &out->error);
+    out->ratio = out->top1 = 1;
+}
+
+static enum tlm_status check_model(const struct tlm_model *m, struct tlm_error *e)
 {
     if (!m->be)
         return err_set(e, TLM_EINVAL, "the model was opened for its description only");
-    if (m->engines)
-        return err_set(e, TLM_EBUSY, "the model has an engine");
+    return m->engines ? err_set(e, TLM_EBUSY, "the model has an engine") : TLM_OK;
+}
+
+/* reference: NULL, or the place for the figures of ref. */
+static enum tlm_status measure(struct run *r, size_t rows, struct tlm_perplexity *out, struct tlm_perplexity *reference,
+                               struct tlm_error *e)
+{
+    const struct tlm_perplexity_options *o = r->o;
     if (rows == 0 || o->row_length < 2 || rows > SIZE_MAX / 64 / o->row_length)
         return err_set(e, TLM_EINVAL, "%zu rows of %zu tokens: expected at least a row of 2", rows, o->row_length);
     if (o->n_formats > SIZE_MAX / 128 / (rows * o->row_length))
         return err_set(e, TLM_EINVAL, "%zu cache formats are too many", o->n_formats);
-    int64_t vocab = model_base(m)->cfg.vocab_size;
+    int64_t vocab = model_base(r->m)->cfg.vocab_size, of_ref = model_base(r->ref)->cfg.vocab_size;
+    r->vocab = (size_t)(vocab < of_ref ? vocab : of_ref);
+    r->vocab_most = (size_t)(vocab < of_ref ? of_ref : vocab);
     for (size_t i = 0; i < rows * o->row_length; i++)
-        if (ids[i] < 0 || ids[i] >= vocab)
-            return err_set(e, TLM_EINVAL, "token %zu: id %d is outside the vocabulary of %lld", i, ids[i],
-                           (long long)vocab);
-    struct run r = {.m = m, .o = o, .ids = ids, .rows = rows};
-    r.from = o->score_from ? o->score_from : 1;
-    if (r.from >= o->row_length)
-        return err_set(e, TLM_EINVAL, "scoring from position %zu: rows have %zu", r.from, o->row_length);
-    r.pass_tokens = o->pass_tokens ? o->pass_tokens : PASS_TOKENS;
-    r.pass_tokens = r.pass_tokens < PASS_TOKENS_MAX ? r.pass_tokens : PASS_TOKENS_MAX;
-    size_t logits = vocab < PASS_LOGITS ? (size_t)(PASS_LOGITS / vocab) : 1;
-    r.batch = o->batch ? o->batch : 8;
-    r.batch = r.batch < rows ? r.batch : rows;
-    r.batch = r.batch < r.pass_tokens ? r.batch : r.pass_tokens;
-    r.batch = r.batch < logits ? r.batch : logits;
-    atomic_store(&m->abort, 0);
-    enum tlm_status st = run_all(&r, e);
-    for (size_t i = 0; i < r.n_formats && st == TLM_OK; i++)
-        summarise(&r, i, &out[i]);
-    run_deinit(&r);
+        if (r->ids[i] < 0 || (size_t)r->ids[i] >= r->vocab)
+            return err_set(e, TLM_EINVAL, "token %zu: id %d is outside the vocabulary of %zu", i, r->ids[i], r->vocab);
+    r->rows = rows;
+    r->from = o->score_from ? o->score_from : 1;
+    if (r->from >= o->row_length)
+        return err_set(e, TLM_EINVAL, "scoring from position %zu: rows have %zu", r->from, o->row_length);
+    r->pass_tokens = o->pass_tokens ? o->pass_tokens : PASS_TOKENS;
+    r->pass_tokens = r->pass_tokens < PASS_TOKENS_MAX ? r->pass_tokens : PASS_TOKENS_MAX;
+    size_t logits = r->vocab_most < PASS_LOGITS ? PASS_LOGITS / r->vocab_most : 1;
+    r->batch = o->batch ? o->batch : 8;
+    r->batch = r->batch < rows ? r->batch : rows;
+    r->batch = r->batch < r->pass_tokens ? r->batch : r->pass_tokens;
+    r->batch = r->batch < logits ? r->batch : logits;
+    atomic_store(&r->m->abort, 0);
+    atomic_store(&r->ref->abort, 0);
+    enum tlm_status st = run_all(r, e);
+    for (size_t i = 0; i < r->n_formats && st == TLM_OK; i++)
+        summarise(r, i, &out[i]);
+    if (st == TLM_OK && reference)
+        summarise_reference(r, reference);
+    run_deinit(r);
     return st;
+}
+
+enum tlm_status tlm_model_perplexity(struct tlm_model *m, const int32_t *ids, size_t rows,
+                                     const struct tlm_perplexity_options *o, struct tlm_perplexity *out,
+                                     struct tlm_error *e)
+{
+    struct run r = {.m = m, .ref = m, .compares = o->reference != NULL, .o = o, .ids = ids};
+    enum tlm_status st = check_model(m, e);
+    return st == TLM_OK ? measure(&r, rows, out, NULL, e) : st;
+}
+
+enum tlm_status tlm_model_compare(struct tlm_model *a, struct tlm_model *b, const int32_t *ids, size_t rows,
+                                  const struct tlm_perplexity_options *o, struct tlm_perplexity *of_a,
+                                  struct tlm_perplexity *of_b, struct tlm_error *e)
+{
+    struct run r = {.m = b, .ref = a, .compares = true, .o = o, .ids = ids};
+    enum tlm_status st = check_model(a, e);
+    if (st == TLM_OK)
+        st = check_model(b, e);
+    if (st == TLM_OK && o->n_formats > 1)
+        st = err_set(e, TLM_EINVAL, "%zu cache formats of one model: expected at most 1", o->n_formats);
+    return st == TLM_OK ? measure(&r, rows, of_b, of_a, e) : st;
 }
 
 const char *tlm_kv_preset(size_t i)

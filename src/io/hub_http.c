@@ -134,8 +134,7 @@ static size_t on_header(char *data, size_t one, size_t n, void *user)
 
 /* Addresses ---------------------------------------------------------------- */
 
-/* Percent-encoded, but for the characters of keep. */
-static enum tlm_status add_quoted(struct buf *out, const char *s, const char *keep)
+enum tlm_status hub_http_add_quoted(struct buf *out, const char *s, const char *keep)
 {
     static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~";
     for (; *s; s++) {
@@ -161,7 +160,7 @@ char *hub_http_list_url(const struct hub_http *h, const char *revision, struct t
     struct buf url;
     buf_init(&url, URL_MAX);
     buf_printf(&url, "%s/api/models/%s/revision/", h->env->endpoint, h->repo);
-    add_quoted(&url, revision, "");
+    hub_http_add_quoted(&url, revision, "");
     buf_add_str(&url, "?blobs=true");
     return take_url(&url, e);
 }
@@ -171,7 +170,7 @@ char *hub_http_file_url(const struct hub_http *h, const char *commit, const char
     struct buf url;
     buf_init(&url, URL_MAX);
     buf_printf(&url, "%s/%s/resolve/%s/", h->env->endpoint, h->repo, commit);
-    add_quoted(&url, name, "/");
+    hub_http_add_quoted(&url, name, "/");
     return take_url(&url, e);
 }
 
@@ -409,21 +408,32 @@ static enum tlm_status get_with(const struct hub_http *h, CURL *easy, char **url
     }
 }
 
+enum tlm_status hub_http_get_on(const struct hub_http *h, CURL *easy, const char *url, const char *what,
+                                struct buf *body, struct hub_reply *reply, bool (*stop)(void *user), void *user,
+                                long *status, struct tlm_error *e)
+{
+    struct get g = {.body = body, .stop = stop, .user = user};
+    char *at = mem_strdup(url);
+    *status = 0;
+    if (body)
+        buf_init(body, BODY_MAX);
+    enum tlm_status s = at ? get_with(h, easy, &at, what, &g, reply, status, e) : err_nomem(e, strlen(url));
+    mem_free(at);
+    return s;
+}
+
 enum tlm_status hub_http_get(const struct hub_http *h, const char *url, const char *what, struct buf *body,
                              struct hub_reply *reply, bool (*stop)(void *user), void *user, long *status,
                              struct tlm_error *e)
 {
-    struct get g = {.body = body, .stop = stop, .user = user};
-    char *at = mem_strdup(url);
     CURL *easy = h->c->easy_init();
-    enum tlm_status s = at && easy ? TLM_OK : err_nomem(e, 64);
-    *status = 0;
-    if (body)
-        buf_init(body, BODY_MAX);
-    if (s == TLM_OK)
-        s = get_with(h, easy, &at, what, &g, reply, status, e);
-    if (easy)
-        h->c->easy_cleanup(easy);
-    mem_free(at);
+    if (!easy) {
+        *status = 0;
+        if (body)
+            buf_init(body, BODY_MAX);
+        return err_nomem(e, 64);
+    }
+    enum tlm_status s = hub_http_get_on(h, easy, url, what, body, reply, stop, user, status, e);
+    h->c->easy_cleanup(easy);
     return s;
 }

@@ -32,6 +32,8 @@ struct hub_reply {
     char error_code[32], error_message[200];
 };
 
+/* Adds s to an address, percent-encoded but for the characters of keep. */
+enum tlm_status hub_http_add_quoted(struct buf *out, const char *s, const char *keep);
 /* The address of something on the hub, each argument quoted: NULL on error. */
 char *hub_http_list_url(const struct hub_http *h, const char *revision, struct tlm_error *e);
 char *hub_http_file_url(const struct hub_http *h, const char *commit, const char *name, struct tlm_error *e);
@@ -60,5 +62,9 @@ enum tlm_status hub_http_error(const struct hub_http *h, CURLcode code, const ch
 enum tlm_status hub_http_get(const struct hub_http *h, const char *url, const char *what, struct buf *body,
                              struct hub_reply *reply, bool (*stop)(void *user), void *user, long *status,
                              struct tlm_error *e);
+/* The same on a handle of the caller, who asks more than once over one connection. */
+enum tlm_status hub_http_get_on(const struct hub_http *h, CURL *easy, const char *url, const char *what,
+                                struct buf *body, struct hub_reply *reply, bool (*stop)(void *user), void *user,
+                                long *status, struct tlm_error *e);
 
 #endif

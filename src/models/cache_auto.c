@@ -101,9 +101,8 @@ static enum tlm_status layer_bits(const struct tlm_model *m, int layer, int *bit
     return s;
 }
 
-enum tlm_status model_resolve_cache(struct tlm_model *m, struct tlm_error *e)
+enum tlm_status model_resolve_cache(const struct tlm_model *m, struct cache_plan *p, struct tlm_error *e)
 {
-    struct cache_plan *p = &m->cache;
     enum tlm_status s = TLM_OK;
     bool any = false;
     for (int i = 0; i < model_base(m)->cfg.layers && s == TLM_OK; i++) {

@@ -55,7 +55,7 @@ enum tlm_status model_plan_cache(const struct tlm_model *m, const struct tlm_mod
 enum tlm_status model_plan_figures(const struct tlm_model *m, struct cache_plan *p, struct tlm_error *e);
 /* Gives layers whose format is left to the model ("auto") theirs, from the
  * weights, which must be there. (cache_auto.c) */
-enum tlm_status model_resolve_cache(struct tlm_model *m, struct tlm_error *e);
+enum tlm_status model_resolve_cache(const struct tlm_model *m, struct cache_plan *p, struct tlm_error *e);
 void model_plan_free(struct cache_plan *p);
 /* A cache for this model; keep_bytes: see kv_config. */
 enum tlm_status model_cache_new(const struct tlm_model *m, const struct cache_plan *p, size_t keep_bytes,

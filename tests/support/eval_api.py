@@ -19,6 +19,10 @@ class Perplexity(c.Structure):
                 ("logit_error", c.c_double), ("logit_distance", c.c_double)]
 
 
+def as_dict(p):
+    return {name: getattr(p, name) for name, _ in Perplexity._fields_}
+
+
 class Model:
     def __init__(self, lib_path, model_path, precision=EXACT, **options):
         self.lib, self.handle, self.err = c.CDLL(lib_path), c.c_void_p(), Error()
@@ -43,11 +47,22 @@ class Model:
 
     def perplexity(self, ids, row_length, formats=(), reference=None, report=None, **options):
         """[figures of a format], as dicts."""
+        o, out, ids, n = self._arguments(ids, row_length, formats, reference, report, options)
+        self.check(self.lib.tlm_model_perplexity(self.handle, ids, n, c.byref(o), out, c.byref(self.err)))
+        return [as_dict(p) for p in out]
+
+    def compare(self, a, ids, row_length, formats=(), reference=None, report=None, **options):
+        """Figures of model a, which is the measure, and of this one."""
+        o, out, ids, n = self._arguments(ids, row_length, formats, reference, report, options)
+        of_a = Perplexity()
+        self.check(self.lib.tlm_model_compare(a.handle, self.handle, ids, n, c.byref(o), c.byref(of_a), out,
+                                              c.byref(self.err)))
+        return as_dict(of_a), as_dict(out[0])
+
+    def _arguments(self, ids, row_length, formats, reference, report, options):
         n = len(ids) // row_length
         o = Options(row_length=row_length, reference=reference and reference.encode(), n_formats=len(formats),
                     report=REPORT(report) if report else REPORT(), **options)
         o.formats = (c.c_char_p * max(len(formats), 1))(*[f.encode() for f in formats])
         out = (Perplexity * max(len(formats), 1))()
-        self.check(self.lib.tlm_model_perplexity(self.handle, (c.c_int32 * max(len(ids), 1))(*ids), c.c_size_t(n),
-                                                 c.byref(o), out, c.byref(self.err)))
-        return [{name: getattr(p, name) for name, _ in Perplexity._fields_} for p in out]
+        return o, out, (c.c_int32 * max(len(ids), 1))(*ids), c.c_size_t(n)
