@@ -175,7 +175,8 @@ def main():
     ap.add_argument("--only", choices=MODELS)
     ap.add_argument("--modes", default=",".join(MODES))
     ap.add_argument("--greedy", type=int, default=0, metavar="N", help="compare a continuation of N tokens")
-    ap.add_argument("--mlx", action="store_true", help="also mlx-lm in float32, which takes minutes a mode")
+    ap.add_argument("--mlx", type=int, default=0, const=256, nargs="?", metavar="N",
+                    help="also mlx-lm in float32 over the first N tokens (256), which takes minutes a mode")
     args = ap.parse_args()
     torch.set_grad_enabled(False)
     bad = 0
@@ -195,7 +196,7 @@ def main():
                 line = "%-8s %-11s max |turbolm - transformers| %.1e" % (name, mode, diff)
                 ok = diff <= LIMIT
                 if mode not in ("gguf", "bf16") and args.mlx:
-                    line += ", mlx-lm %.1e" % np.abs(got - mlx_logits(path, ids)).max()
+                    line += ", mlx-lm %.1e" % np.abs(got[:args.mlx] - mlx_logits(path, ids[:args.mlx])).max()
                 if not ok:  # whose rounding is it? (at 2 bits some models amplify it a thousandfold)
                     exact = model.double()(torch.tensor([ids])).logits[0].numpy()
                     model.float()
