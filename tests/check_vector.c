@@ -515,6 +515,7 @@ static void check_block_rows(const struct vector_kernels *k, const struct vector
     guard_release();
 }
 
+#include "check_input.h"
 #include "check_ints.h"
 
 static void check_kernels(const struct isa *isa, const struct vector_kernels *ref)
@@ -531,6 +532,7 @@ static void check_kernels(const struct isa *isa, const struct vector_kernels *re
         check_convert(&k, ref, sizes[i]);
         guard_release();
     }
+    check_input(&k, ref);
     for (int nq = 1; nq <= 25; nq++)
         check_attention_kernels(&k, ref, nq, (int)sizes[pick(N_SIZES - 4)]);
     for (int i = 0; i < N_SIZES - 4; i++)

@@ -153,6 +153,23 @@ emulated_inline __m512 emulated_scalef_ps(__m512 a, __m512 b)
 #undef _mm512_roundscale_ps
 #define _mm512_roundscale_ps(a, how) emulated_roundscale_ps(a, how)
 
+#undef _mm512_permute_ps
+#define _mm512_permute_ps(a, how)                                                                                      \
+    emulated_join_ps(_mm256_permute_ps(emulated_half_ps(a, 0), how), _mm256_permute_ps(emulated_half_ps(a, 1), how))
+
+/* Quarters of a, then of b. */
+emulated_inline __m512 emulated_shuffle_f32x4(__m512 a, __m512 b, int how)
+{
+    float from[2][16], to[16];
+    _mm512_storeu_ps(from[0], a);
+    _mm512_storeu_ps(from[1], b);
+    for (int i = 0; i < 4; i++)
+        memcpy(to + 4 * i, from[i / 2] + 4 * (how >> 2 * i & 3), 16);
+    return _mm512_loadu_ps(to);
+}
+#undef _mm512_shuffle_f32x4
+#define _mm512_shuffle_f32x4(a, b, how) emulated_shuffle_f32x4(a, b, how)
+
 /* Lanes that are masked out are neither read nor written: they may lie beyond the last page. */
 emulated_inline __m512 emulated_maskz_loadu_ps(__mmask16 mask, const float *p)
 {

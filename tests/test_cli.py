@@ -775,7 +775,7 @@ def test_instruction_set_that_is_there(turbolm, name):
 def test_text_is_read_before_the_model(turbolm, tmp_path, command):
     """A missing or bad text is told of without a look at the model, which is not even there."""
     (tmp_path / "bad.txt").write_bytes(b"a\xff")
-    for text, message in ((tmp_path / "none", "no such file"), (tmp_path, "cannot read"),
+    for text, message in ((tmp_path / "none", "no such file"), (tmp_path, "no file train.jsonl"),
                           (tmp_path / "bad.txt", "not valid UTF-8")):
         got = turbolm(*command, "/nonexistent", "--data-path", text)
         assert (got.returncode, got.stdout) == (1, "")

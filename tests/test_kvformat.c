@@ -18,6 +18,8 @@
 #include "io/safetensors.h"
 #include "kvformat/kv_codec.h"
 #include "kvformat/kv_spec.h"
+#include "quant/hadamard.h"
+#include "quant/pcg64.h"
 
 enum { SEED_KEYS = 0xC0FFEE, DIM_MAX = 256 };
 
@@ -544,11 +546,11 @@ static void test_pcg64(void **state)
     struct st_file *f = goldens();
     static const uint64_t seeds[] = {SEED_KEYS, 0x51D3, 0, ((uint64_t)1 << 40) + 5};
     for (int i = 0; i < 4; i++) {
-        struct kv_pcg64 g;
+        struct pcg64 g;
         uint64_t *want = golden(f, DT_U64, 64, "pcg.%llu", (unsigned long long)seeds[i]);
-        kv_pcg64_init(&g, seeds[i]);
+        pcg64_init(&g, seeds[i]);
         for (int k = 0; k < 64; k++)
-            assert_true(kv_pcg64_double(&g) * 0x1p53 == (double)want[k]);
+            assert_true(pcg64_double(&g) * 0x1p53 == (double)want[k]);
         mem_free(want);
     }
     st_close(f);
@@ -567,7 +569,7 @@ static void test_hadamard(void **state)
         float *want = golden(f, DT_F32, 3 * (size_t)n, "hadamard.%d.y", n);
         struct kv_rotation r[2];
         struct tlm_error e = {0};
-        assert_int_equal(kv_hadamard_block(n), sizes[i][1]);
+        assert_int_equal(hadamard_block(n), sizes[i][1]);
         for (int first = 0; first < 2; first++)
             assert_int_equal(kv_rotation_init(&r[first], n, SEED_KEYS, first, &e), TLM_OK);
         for (int k = 0; k < 3; k++) {
@@ -594,9 +596,9 @@ static void test_hadamard(void **state)
         mem_free(x);
         mem_free(want);
     }
-    assert_int_equal(kv_hadamard_block(576), 192);
-    assert_int_equal(kv_hadamard_block(320), 320);
-    assert_int_equal(kv_hadamard_block(1), 1);
+    assert_int_equal(hadamard_block(576), 192);
+    assert_int_equal(hadamard_block(320), 320);
+    assert_int_equal(hadamard_block(1), 1);
     st_close(f);
 }
 

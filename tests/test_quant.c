@@ -336,7 +336,7 @@ static void test_table(void **state)
                         (q->scale == QUANT_SCALE_LEVELS ? q->levels && !q->scales : q->scales && !q->levels));
         assert_true(!q->has_offset || !q->zero);
     }
-    assert_int_equal(n, 3 + 7 + 6 + 6 + 4);
+    assert_int_equal(n, 3 + 7 + 6 + 6 + 4 + 9 + 16);
     assert_null(quant_at(-1));
     assert_null(quant_by_name("q4"));
     assert_null(quant_by_name(""));

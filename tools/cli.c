@@ -366,6 +366,14 @@ static int take_value(const struct parser *p, const struct cli_option *o, const 
     return -1;
 }
 
+/* One more of an option that collects. */
+static void repeat(struct cli_value *v, const char *text)
+{
+    v->repeated = tool_grow(v->repeated, v->n_items + 1, sizeof *v->repeated);
+    v->repeated[v->n_items++] = text;
+    v->items = v->repeated;
+}
+
 /* The walk over the arguments ---------------------------------------------- */
 
 /* Option at argument *i; moves *i behind its values. -1, or the exit status. */
@@ -399,6 +407,10 @@ static int take_option(struct parser *p, int *i)
         v->truth = 1;
         return -1;
     }
+    if (a->explicit != NULL && (o->flags & CLI_REPEAT)) {
+        repeat(v, a->explicit);
+        return take_value(p, o, a->explicit, v);
+    }
     if (a->explicit != NULL) {
         v->text = a->explicit;
         v->items = &v->text;
@@ -407,11 +419,19 @@ static int take_option(struct parser *p, int *i)
     }
     while (*i + count < p->n && p->args[*i + count].kind == ARG_VALUE && (o->type == CLI_TEXTS || count < 1))
         count++;
+    if (count == 0 && (o->flags & CLI_NONE)) {
+        v->n_items = 0;
+        return -1;
+    }
     if (count == 0)
         return cli_usage_error(p->command, p->prog, o->name, "expected %s",
                                o->type == CLI_TEXTS ? "at least one argument" : "one argument");
-    v->items = (const char *const *)&p->argv[*i];
-    v->n_items = (size_t)count;
+    if (o->flags & CLI_REPEAT) {
+        repeat(v, p->argv[*i]);
+    } else {
+        v->items = (const char *const *)&p->argv[*i];
+        v->n_items = (size_t)count;
+    }
     *i += count;
     return take_value(p, o, p->argv[*i - count], v);
 }

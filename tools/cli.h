@@ -26,8 +26,10 @@ enum cli_type {
 
 enum cli_option_flags {
     CLI_REQUIRED = 1,
-    CLI_LATER = 2, /* refused: "error: --x is not supported yet" */
-    CLI_EXTRA = 4  /* mlx-lm does not have it: never makes a prefix of one of its options ambiguous */
+    CLI_LATER = 2,  /* refused: "error: --x is not supported yet" */
+    CLI_EXTRA = 4,  /* mlx-lm does not have it: never makes a prefix of one of its options ambiguous */
+    CLI_REPEAT = 8, /* of CLI_TEXT: all repetitions count, in items */
+    CLI_NONE = 16   /* of CLI_TEXTS: no text is fine too */
 };
 
 struct cli_option {
@@ -49,7 +51,8 @@ struct cli_value {
     double number;    /* CLI_FLOAT */
     int truth;        /* CLI_BOOL, CLI_FLAG */
     const char *const *items;
-    size_t n_items; /* CLI_TEXTS */
+    size_t n_items;        /* CLI_TEXTS, CLI_REPEAT */
+    const char **repeated; /* CLI_REPEAT: what items is, owned */
 };
 
 enum { CLI_MAX_OPTIONS = 64 };

@@ -66,7 +66,7 @@ static void with_value(const struct cli_option *o, const char *name, char *out, 
     if (o->type == CLI_FLAG)
         snprintf(out, n, "%s", name);
     else if (o->type == CLI_TEXTS)
-        snprintf(out, n, "%s %s [%s ...]", name, meta, meta);
+        snprintf(out, n, o->flags & CLI_NONE ? "%s [%s ...]" : "%s %s [%s ...]", name, meta, meta);
     else
         snprintf(out, n, "%s %s", name, meta);
 }

@@ -70,7 +70,11 @@ int cli_run_group(const struct command_group *g, const char *prog, int n, char *
 
 int cli_run(const struct command *c, const char *prog, int n, char **argv)
 {
-    struct cli_value values[CLI_MAX_OPTIONS];
+    struct cli_value values[CLI_MAX_OPTIONS] = {0};
     int status = cli_parse(c, prog, n, argv, values);
-    return status >= 0 ? status : out_finish(c->run(prog, values));
+    if (status < 0)
+        status = out_finish(c->run(prog, values));
+    for (size_t i = 0; cli_row(c, i) != NULL; i++)
+        tool_free(values[i].repeated);
+    return status;
 }

@@ -24,63 +24,86 @@ void fetch_bar_init(struct fetch_bar *b, const char *model)
     *b = (struct fetch_bar){.model = model, .terminal = isatty(2)};
 }
 
-/* A rate that follows the last seconds. */
-static void measure(struct fetch_bar *b, const struct tlm_hub_progress *p, double now)
+void meter_start(struct meter *m, uint64_t done)
 {
-    double seconds = now - b->rate_time;
-    if (seconds < 0.5)
-        return;
-    /* What was thrown away and fetched anew counts for nothing. */
-    double last = p->done_bytes > b->rate_bytes ? (double)(p->done_bytes - b->rate_bytes) / seconds : 0;
-    double weight = b->rate == 0 ? 1 : 0.25;
-    b->rate += weight * (last - b->rate);
-    b->rate_time = now;
-    b->rate_bytes = p->done_bytes;
+    m->rate_time = now_seconds();
+    m->rate_bytes = done;
 }
 
-static void format_left(char *out, size_t n, const struct fetch_bar *b, const struct tlm_hub_progress *p)
+/* A rate that follows the last seconds. */
+static void measure(struct meter *m, uint64_t done, double now)
 {
-    uint64_t left = p->total_bytes > p->done_bytes ? p->total_bytes - p->done_bytes : 0;
-    if (b->rate < 1 || (double)left / b->rate > 359999) {
+    double seconds = now - m->rate_time;
+    if (seconds < 0.5)
+        return;
+    /* What was thrown away and done anew counts for nothing. */
+    double last = done > m->rate_bytes ? (double)(done - m->rate_bytes) / seconds : 0;
+    double weight = m->rate == 0 ? 1 : 0.25;
+    m->rate += weight * (last - m->rate);
+    m->rate_time = now;
+    m->rate_bytes = done;
+}
+
+static void format_left(char *out, size_t n, const struct meter *m, uint64_t done, uint64_t total)
+{
+    uint64_t left = total > done ? total - done : 0;
+    if (m->rate < 1 || (double)left / m->rate > 359999) {
         snprintf(out, n, "--:-- left");
         return;
     }
-    unsigned s = (unsigned)((double)left / b->rate + 0.5);
+    unsigned s = (unsigned)((double)left / m->rate + 0.5);
     if (s >= 3600)
         snprintf(out, n, "%u:%02u:%02u left", s / 3600, s / 60 % 60, s % 60);
     else
         snprintf(out, n, "%u:%02u left", s / 60, s % 60);
 }
 
-static void draw(struct fetch_bar *b, const struct tlm_hub_progress *p)
+void meter_show(struct meter *m, const char *label, uint64_t done, uint64_t total, const char *tail, int last)
 {
     enum { BAR = 24 };
-    char done[32], total[32], rate[32], left[32], line[512], bar[BAR + 1];
+    char done_text[32], total_text[32], rate[32], left[32], line[512], bar[BAR + 1];
     struct winsize size = {0};
-    double part = p->total_bytes > 0 ? (double)p->done_bytes / (double)p->total_bytes : 1;
+    double now = now_seconds(), part = total > 0 ? (double)done / (double)total : 1;
+    if (now - m->drawn < 0.1 && !last)
+        return;
+    measure(m, done, now);
+    m->drawn = now;
     int filled = part >= 1 ? BAR : (int)(part * BAR);
-    format_bytes(done, sizeof done, (double)p->done_bytes);
-    format_bytes(total, sizeof total, (double)p->total_bytes);
-    format_bytes(rate, sizeof rate, b->rate);
-    format_left(left, sizeof left, b, p);
+    format_bytes(done_text, sizeof done_text, (double)done);
+    format_bytes(total_text, sizeof total_text, (double)total);
+    format_bytes(rate, sizeof rate, m->rate);
+    format_left(left, sizeof left, m, done, total);
     memset(bar, '.', BAR);
     memset(bar, '#', (size_t)filled);
     bar[BAR] = '\0';
-    snprintf(line, sizeof line, "%s [%s] %3d%%  %s of %s  %s/s  %s  %llu of %llu files", b->model, bar,
-             (int)(part * 100), done, total, rate, left, (unsigned long long)p->files_done,
-             (unsigned long long)p->files);
+    snprintf(line, sizeof line, "%s [%s] %3d%%  %s of %s  %s/s  %s%s%s", label, bar, (int)(part * 100), done_text,
+             total_text, rate, left, *tail != '\0' ? "  " : "", tail);
     /* A line that wraps could not be redrawn. */
     if (ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 && strlen(line) >= size.ws_col)
         line[size.ws_col - 1] = '\0';
     fprintf(stderr, "\r%s\033[K", line);
     fflush(stderr);
-    b->shown = 1;
+    m->shown = 1;
 }
 
-static void print_line(struct fetch_bar *b, const char *text)
+void meter_clear(struct meter *m)
 {
-    fprintf(stderr, "%s%s\n", b->shown ? "\r\033[K" : "", text);
-    b->shown = 0;
+    if (m->shown)
+        fprintf(stderr, "\r\033[K");
+    m->shown = 0;
+}
+
+void meter_print(struct meter *m, const char *text)
+{
+    meter_clear(m);
+    fprintf(stderr, "%s\n", text);
+}
+
+void meter_end(struct meter *m)
+{
+    if (m->shown)
+        fprintf(stderr, "\n");
+    m->shown = 0;
 }
 
 static void print_file(struct fetch_bar *b, const struct tlm_hub_progress *p)
@@ -90,7 +113,7 @@ static void print_file(struct fetch_bar *b, const struct tlm_hub_progress *p)
     format_bytes(bytes, sizeof bytes, (double)p->name_bytes);
     snprintf(line, sizeof line, "fetched %s (%s), %llu of %llu files", clean, bytes, (unsigned long long)p->files_done,
              (unsigned long long)p->files);
-    print_line(b, line);
+    meter_print(&b->meter, line);
     tool_free(clean);
 }
 
@@ -104,32 +127,29 @@ static void print_start(struct fetch_bar *b, const struct tlm_hub_progress *p)
                  (unsigned long long)p->files, total, done);
     else
         snprintf(line, sizeof line, "fetching %s: %llu files, %s", b->model, (unsigned long long)p->files, total);
-    print_line(b, line);
+    meter_print(&b->meter, line);
 }
 
 int fetch_bar_show(const struct tlm_hub_progress *p, void *user)
 {
     struct fetch_bar *b = user;
-    double now = now_seconds();
     if (p->event == TLM_HUB_START) {
         print_start(b, p);
-        b->rate_time = now;
-        b->rate_bytes = p->done_bytes;
+        meter_start(&b->meter, p->done_bytes);
     } else if (p->event == TLM_HUB_NOTE) {
-        print_line(b, p->name);
+        meter_print(&b->meter, p->name);
     } else if (p->event == TLM_HUB_FILE && !b->terminal) {
         print_file(b, p);
-    } else if (p->files > 0 && b->terminal && (now - b->drawn >= 0.1 || p->files_done == p->files)) {
-        measure(b, p, now);
-        draw(b, p);
-        b->drawn = now;
+    } else if (p->files > 0 && b->terminal) {
+        char files[64];
+        snprintf(files, sizeof files, "%llu of %llu files", (unsigned long long)p->files_done,
+                 (unsigned long long)p->files);
+        meter_show(&b->meter, b->model, p->done_bytes, p->total_bytes, files, p->files_done == p->files);
     }
     return interrupted();
 }
 
 void fetch_bar_end(struct fetch_bar *b)
 {
-    if (b->shown)
-        fprintf(stderr, "\n");
-    b->shown = 0;
+    meter_end(&b->meter);
 }

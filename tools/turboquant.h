@@ -10,6 +10,7 @@
 extern const char *const turboquant_text[];
 extern const size_t turboquant_text_parts;
 
+extern const struct command turboquant_convert_command;
 extern const struct command turboquant_eval_command;
 extern const struct command turboquant_generate_command;
 

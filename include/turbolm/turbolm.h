@@ -3,6 +3,7 @@
 #define TURBOLM_TURBOLM_H
 
 #include "chat.h"
+#include "convert.h"
 #include "dataset.h"
 #include "engine.h"
 #include "eval.h"

@@ -1,5 +1,6 @@
 /* Opening and describing models. */
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/cpu.h"
@@ -41,6 +42,20 @@ static enum tlm_status add_eos_json(struct tlm_model *m, const cJSON *config, co
     return s;
 }
 
+/* The ends of a turn and of a message, which GGUF files have beside eos. */
+static enum tlm_status add_eos_gguf(struct tlm_model *m, int64_t vocab, struct tlm_error *e)
+{
+    static const char *const keys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+    enum tlm_status s = TLM_OK;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && s == TLM_OK && m->ck->is_gguf; i++) {
+        int64_t id = -1;
+        s = gguf_int(m->ck->gguf, keys[i], -1, UINT32_MAX, &id, e);
+        if (s == TLM_OK && id >= 0 && id < vocab)
+            s = add_eos(m, id, e);
+    }
+    return s;
+}
+
 static enum tlm_status collect_eos(struct tlm_model *m, struct tlm_error *e)
 {
     int64_t vocab = model_base(m)->cfg.vocab_size;
@@ -54,6 +69,8 @@ static enum tlm_status collect_eos(struct tlm_model *m, struct tlm_error *e)
         tlm_tokenizer_info_get(m->tokenizer, &t);
         if (t.eos >= 0 && t.eos < vocab) /* the model cannot say another */
             s = add_eos(m, t.eos, e);
+        if (s == TLM_OK)
+            s = add_eos_gguf(m, vocab, e);
     }
     return s;
 }
@@ -69,13 +86,22 @@ static enum tlm_status open_dir_tokenizer(struct tlm_model *m, struct tlm_error 
     return there ? tokenizer_from_dir(m->ck->path, &m->tokenizer, e) : TLM_OK;
 }
 
+/* Without one, or with one of the name no_vocab, there is no tokenizer. */
+static enum tlm_status open_gguf_tokenizer(struct tlm_model *m, struct tlm_error *e)
+{
+    struct tlm_error why = {TLM_OK, ""};
+    if (!gguf_find(m->ck->gguf, "tokenizer.ggml.model"))
+        return TLM_OK;
+    enum tlm_status s = tokenizer_from_gguf(m->ck->gguf, &m->tokenizer, &why);
+    return s == TLM_OK || s == TLM_ENOTFOUND ? TLM_OK : err_set(e, s, "%s", why.message);
+}
+
 static enum tlm_status open_text(struct tlm_model *m, struct tlm_error *e)
 {
     struct checkpoint *ck = m->ck;
     enum tlm_status s = TLM_OK;
     if (ck->is_gguf) {
-        if (gguf_find(ck->gguf, "tokenizer.ggml.model"))
-            s = tokenizer_from_gguf(ck->gguf, &m->tokenizer, e);
+        s = open_gguf_tokenizer(m, e);
     } else {
         s = open_dir_tokenizer(m, e);
     }
@@ -88,53 +114,58 @@ static enum tlm_status open_text(struct tlm_model *m, struct tlm_error *e)
     return s == TLM_ENOMEM ? err_set(e, s, "%s", te->message) : TLM_OK;
 }
 
-/* The format that most matrix elements are in. */
+struct format_counts {
+    char names[64][32];
+    int64_t counts[64];
+    int n;
+};
+
+/* Of matrix elements. */
+static void count_format(struct format_counts *c, const char *format, int64_t elements)
+{
+    int k = 0;
+    while (k < c->n && strcmp(c->names[k], format))
+        k++;
+    if (k == c->n && c->n < 64)
+        snprintf(c->names[c->n++], sizeof c->names[0], "%s", format);
+    if (k < c->n)
+        c->counts[k] += elements;
+}
+
+/* Elements, and the format that most matrix elements are in. Matrices come
+ * first: their views mark tensors of scales, zero points and the like as used. */
 static void count_formats(struct tlm_model *m)
 {
     struct checkpoint *ck = m->ck;
-    int64_t best = -1;
-    struct tlm_tensor_info t;
-    char names[64][32];
-    int64_t counts[64] = {0};
-    int n = 0;
-    for (size_t i = 0; tlm_model_tensor(m, i, &t); i++) {
-        int64_t count = 1;
-        for (int d = 0; d < t.n_dims; d++)
-            count *= t.shape[d];
-        m->info.bytes += t.bytes;
-        const char *name = ck->tensors[i].name;
-        size_t len = strlen(name);
-        bool is_scale = (len > 7 && (!strcmp(name + len - 7, ".scales") || !strcmp(name + len - 7, ".biases")));
-        if (is_scale)
-            continue;
-        struct quant_view v;
-        const struct file_map *map;
-        char stem[CKPT_NAME_MAX], format[32];
-        strncpy(format, t.format, sizeof format - 1);
-        format[sizeof format - 1] = 0;
-        if (len > 7 && len < sizeof stem && !strcmp(name + len - 7, ".weight") && ck->index) {
-            memcpy(stem, name, len - 7);
-            stem[len - 7] = 0;
-            if (checkpoint_view(ck, stem, &v, &map, NULL) == TLM_OK) {
+    struct format_counts c = {.n = 0};
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < ck->n_tensors; i++) {
+            const struct ckpt_tensor *t = &ck->tensors[i];
+            struct quant_view v;
+            const struct file_map *map;
+            char stem[CKPT_NAME_MAX], format[32];
+            bool matrix = ck->index && !t->left_out && checkpoint_stem(t->name, stem);
+            if (matrix != (pass == 0) || (!matrix && t->used))
+                continue;
+            int64_t count = 1;
+            for (int d = 0; d < t->n_dims; d++)
+                count *= t->shape[d];
+            snprintf(format, sizeof format, "%s", t->format_name ? t->format_name : "unknown");
+            if (matrix && checkpoint_view(ck, stem, &v, &map, NULL) == TLM_OK) {
                 count = v.rows * v.cols;
                 quant_view_name(&v, format);
             }
+            m->info.parameters += count;
+            if (t->n_dims >= 2)
+                count_format(&c, format, count);
         }
-        m->info.parameters += count;
-        if (t.n_dims < 2)
-            continue;
-        int k = 0;
-        while (k < n && strcmp(names[k], format))
-            k++;
-        if (k == n && n < 64)
-            memcpy(names[n++], format, sizeof format);
-        if (k < n)
-            counts[k] += count;
-    }
-    for (int k = 0; k < n; k++)
-        if (counts[k] > best) {
-            best = counts[k];
-            memcpy(m->quantization, names[k], sizeof m->quantization);
+    for (int i = 0; i < ck->n_tensors; i++)
+        m->info.bytes += ck->tensors[i].bytes;
+    int64_t best = -1;
+    for (int k = 0; k < c.n; k++)
+        if (c.counts[k] > best) {
+            best = c.counts[k];
+            memcpy(m->quantization, c.names[k], sizeof m->quantization);
         }
 }
 

@@ -1,9 +1,11 @@
 /* Header and data of a safetensors file, through a temporary file. */
+#define _GNU_SOURCE
 #include "io/st_writer.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +20,8 @@ struct st_writer {
     char *path, *temporary;
     FILE *f; /* NULL before begin and after commit */
     cJSON *header, *metadata;
-    uint64_t declared, written;
+    uint64_t declared, start; /* start: of the data in the file, once it is written to by place */
+    _Atomic uint64_t written;
 };
 
 static enum tlm_status io_error(const struct st_writer *w, struct tlm_error *e)
@@ -182,11 +185,45 @@ enum tlm_status st_writer_put(struct st_writer *w, const void *data, size_t byte
     return fwrite(data, 1, bytes, w->f) == bytes ? TLM_OK : io_error(w, e);
 }
 
+uint64_t st_writer_next(const struct st_writer *w)
+{
+    return w->declared;
+}
+
+enum tlm_status st_writer_reserve(struct st_writer *w, struct tlm_error *e)
+{
+    long at = fflush(w->f) == 0 ? ftell(w->f) : -1;
+    if (at < 0)
+        return io_error(w, e);
+    w->start = (uint64_t)at;
+    off_t size = (off_t)(w->start + w->declared);
+    if (fallocate(fileno(w->f), 0, 0, size) == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
+        return TLM_OK;
+    return io_error(w, e);
+}
+
+enum tlm_status st_writer_put_at(struct st_writer *w, uint64_t at, const void *data, size_t bytes, struct tlm_error *e)
+{
+    const char *p = data;
+    if (at > w->declared || bytes > w->declared - at)
+        return err_set(e, TLM_EINTERNAL, "%s: more data than tensors", w->path);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pwrite(fileno(w->f), p + done, bytes - done, (off_t)(w->start + at + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return io_error(w, e);
+        done += (size_t)n;
+    }
+    w->written += bytes;
+    return TLM_OK;
+}
+
 enum tlm_status st_writer_commit(struct st_writer *w, struct tlm_error *e)
 {
     if (w->written != w->declared)
         return err_set(e, TLM_EINTERNAL, "%s: %llu bytes of data, expected %llu", w->path,
-                       (unsigned long long)w->written, (unsigned long long)w->declared);
+                       (unsigned long long)atomic_load(&w->written), (unsigned long long)w->declared);
     if (fflush(w->f) != 0 || fsync(fileno(w->f)) != 0)
         return io_error(w, e);
     FILE *f = w->f;

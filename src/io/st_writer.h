@@ -25,6 +25,14 @@ enum tlm_status st_writer_add(struct st_writer *w, const char *name, enum dtype 
 enum tlm_status st_writer_begin(struct st_writer *w, struct tlm_error *e);
 /* The next bytes of data. */
 enum tlm_status st_writer_put(struct st_writer *w, const void *data, size_t bytes, struct tlm_error *e);
+/* Where the next tensor's data will begin, while tensors are added. */
+uint64_t st_writer_next(const struct st_writer *w);
+/* Data in any order, instead of st_writer_put; at is a place in the data of all
+ * tensors. Several threads may write at once, each with an error of its own.
+ * Room for all of it is asked for at the first call of st_writer_reserve, so
+ * that a full disk shows at once. */
+enum tlm_status st_writer_reserve(struct st_writer *w, struct tlm_error *e);
+enum tlm_status st_writer_put_at(struct st_writer *w, uint64_t at, const void *data, size_t bytes, struct tlm_error *e);
 /* Brings the file to the disk and gives it its name; replaces one that is there. */
 enum tlm_status st_writer_commit(struct st_writer *w, struct tlm_error *e);
 

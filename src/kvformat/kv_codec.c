@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "quant/pcg64.h"
 
 /* mlx_turboquant's seeds; ours share the first. */
 enum { SEED_ROTATION = 0xC0FFEE, SEED_SKETCH = 0x51D3 };
@@ -81,13 +82,13 @@ static void lay_out(struct kv_codec *c)
 static enum tlm_status make_gauss(struct kv_codec *c, struct tlm_error *e)
 {
     size_t n = (size_t)c->dim * (size_t)c->dim;
-    struct kv_pcg64 g;
+    struct pcg64 g;
     c->gauss = mem_alloc_array(n, sizeof *c->gauss);
     if (!c->gauss)
         return err_nomem(e, n * sizeof *c->gauss);
-    kv_pcg64_init(&g, SEED_SKETCH);
+    pcg64_init(&g, SEED_SKETCH);
     for (size_t i = 0; i < n; i++) { /* Box and Muller */
-        double u = 1 - kv_pcg64_double(&g), v = kv_pcg64_double(&g);
+        double u = 1 - pcg64_double(&g), v = pcg64_double(&g);
         c->gauss[i] = (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
     }
     return TLM_OK;

@@ -1,12 +1,10 @@
 /* Rotations of head vectors: Hadamard transforms with random signs, as MLX and
  * mlx_turboquant have them, so that their cached keys can be read.
  *
- * A vector of n is cut into blocks of h(n), the largest divisor of n of the
- * form m * 2^k with m in {1, 12, 20, 28}. A block, seen as [m][2^k], goes
- * through Sylvester butterflies along 2^k, then the m x m Hadamard matrix along
- * m, times 1/sqrt(h). Signs come from PCG64 (numpy's default_rng) and stand
- * either after the transform (mlx_turboquant) or before it, which is what
- * spreads a single large channel over random directions. */
+ * A vector of n is cut into blocks of h(n) (quant/hadamard.h). Signs come from
+ * PCG64 (numpy's default_rng) and stand either after the transform
+ * (mlx_turboquant) or before it, which is what spreads a single large channel
+ * over random directions. */
 #ifndef KVFORMAT_KV_ROTATE_H
 #define KVFORMAT_KV_ROTATE_H
 
@@ -26,14 +24,5 @@ void kv_rotation_deinit(struct kv_rotation *r);
 /* In place, x [dim]. Back is the inverse. */
 void kv_rotate(const struct kv_rotation *r, float *x);
 void kv_rotate_back(const struct kv_rotation *r, float *x);
-
-/* h(n). */
-int kv_hadamard_block(int n);
-/* numpy.random.default_rng(seed).random(). A sign is -1 where it is below 0.5. */
-struct kv_pcg64 {
-    uint64_t hi, lo, inc_hi, inc_lo;
-};
-void kv_pcg64_init(struct kv_pcg64 *g, uint64_t seed);
-double kv_pcg64_double(struct kv_pcg64 *g);
 
 #endif

@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "io/name_index.h"
+#include "models/view.h"
 
 enum { CONFIG_MAX = 64 << 20, SHARDS_MAX = 4096 };
 
@@ -215,7 +216,8 @@ enum tlm_status checkpoint_open(const char *path, bool metadata_only, struct che
         return err_nomem(e, sizeof *ck);
     enum tlm_status s = TLM_OK;
     ck->path = mem_strdup(path);
-    if (!ck->path)
+    ck->inputs = mem_new(sizeof *ck->inputs);
+    if (!ck->path || !ck->inputs)
         s = err_nomem(e, strlen(path));
     else if (!file_exists(path))
         s = err_set(e, TLM_ENOTFOUND, "%s: no such file or directory", path);
@@ -247,6 +249,10 @@ void checkpoint_close(struct checkpoint *ck)
     mem_free(ck->index);
     mem_free(ck->names);
     mem_free(ck->quant_members);
+    mem_free(ck->turbo);
+    if (ck->inputs)
+        view_inputs_free(*ck->inputs);
+    mem_free(ck->inputs);
     mem_free(ck->path);
     mem_free(ck);
 }

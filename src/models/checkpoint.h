@@ -32,6 +32,9 @@ struct quant_member {
     size_t at; /* place in the object: of equal names the last one counts */
 };
 
+struct view_turbo;
+struct ckpt_input;
+
 struct checkpoint {
     char *path;
     bool is_gguf;
@@ -48,6 +51,9 @@ struct checkpoint {
     const cJSON *quantization; /* of config.json, or NULL; its members by name: */
     struct quant_member *quant_members;
     size_t n_quant_members;
+    const char *quant_method;   /* of those settings, "" when they name none */
+    struct view_turbo *turbo;   /* settings of mlx_turboquant, or NULL (view_turbo.h) */
+    struct ckpt_input **inputs; /* rotations and orders of inputs: a list that views add to (view.h) */
 };
 
 /* metadata_only: a directory without weights is fine. For GGUF the config is
@@ -67,8 +73,12 @@ enum tlm_status checkpoint_sort_quantization(struct checkpoint *ck, struct tlm_e
 
 struct ckpt_tensor *checkpoint_find(const struct checkpoint *ck, const char *name);
 
-/* The matrix or vector `<stem>.weight` (or `stem` itself when it has no such
- * suffix form) with its scales, as a view. Marks what it uses. TLM_ENOTFOUND
+/* Whether name is that of a matrix or vector as checkpoint_view knows them, and
+ * its stem: without ".weight", ".qweight" or ".weight_packed". */
+bool checkpoint_stem(const char *name, char stem[CKPT_NAME_MAX]);
+
+/* The matrix or vector `<stem>.weight` (or one of the suffixes above, or `stem`
+ * itself) with its scales, as a view. Marks what it uses. TLM_ENOTFOUND
  * without a message when absent and optional. */
 enum tlm_status checkpoint_view(const struct checkpoint *ck, const char *stem, struct quant_view *v,
                                 const struct file_map **map, struct tlm_error *e);

@@ -1,14 +1,19 @@
-/* Views of stored matrices: plain, GGUF blocks, MLX quantised, block fp8. */
+/* Views of stored matrices: which family one belongs to, plain ones, GGUF
+ * blocks and MLX quantised ones. The rest: view_*.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "models/checkpoint.h"
+#include "models/view.h"
+#include "models/view_turbo.h"
+#include "quant/turbo.h"
 
 struct mlx_params {
     int64_t group, bits;
     const char *mode;
+    int64_t seed;         /* of mode turbo */
+    const char *rotation; /* of mode turbo: "hadamard" */
 };
 
 static const cJSON *quant_object(const struct checkpoint *ck)
@@ -33,6 +38,9 @@ static int member_compare(const void *a, const void *b)
 enum tlm_status checkpoint_sort_quantization(struct checkpoint *ck, struct tlm_error *e)
 {
     ck->quantization = quant_object(ck);
+    enum tlm_status s = view_turbo_config(ck, e);
+    if (s != TLM_OK)
+        return s;
     size_t n = 0;
     const cJSON *first = cJSON_IsObject(ck->quantization) ? ck->quantization->child : NULL;
     for (const cJSON *v = first; v; v = v->next)
@@ -44,7 +52,7 @@ enum tlm_status checkpoint_sort_quantization(struct checkpoint *ck, struct tlm_e
         ck->quant_members[ck->n_quant_members] = (struct quant_member){v, ck->n_quant_members};
     if (n)
         qsort(ck->quant_members, n, sizeof *ck->quant_members, member_compare);
-    return TLM_OK;
+    return ck->is_gguf ? TLM_OK : view_check_config(ck, e);
 }
 
 static const cJSON *member(const struct checkpoint *ck, const char *key)
@@ -66,7 +74,11 @@ static enum tlm_status mlx_params_for(const struct checkpoint *ck, const char *s
                                       struct mlx_params *p, struct tlm_error *e)
 {
     const cJSON *q = ck->quantization, *own = member(ck, stem);
-    *p = (struct mlx_params){64, 4, "affine"};
+    *p = (struct mlx_params){64, 4, "affine", 0, "hadamard"};
+    if (ck->turbo) {
+        *p = (struct mlx_params){.group = ck->turbo->group, .bits = ck->turbo->bits, .mode = ck->turbo->mode};
+        return view_turbo_layer(ck, file_stem, e);
+    }
     if (!own)
         own = member(ck, file_stem);
     if (own && cJSON_IsFalse(own))
@@ -78,16 +90,13 @@ static enum tlm_status mlx_params_for(const struct checkpoint *ck, const char *s
         s = json_int(from, "bits", 1, 32, &p->bits, e);
     if (s == TLM_OK)
         s = json_str(from, "mode", &p->mode, e);
+    if (s == TLM_OK) /* of the whole model, unless the layer has its own */
+        s = json_int(json_get(from, "seed") ? from : q, "seed", 0, INT64_MAX, &p->seed, e);
+    if (s == TLM_OK)
+        s = json_str(json_get(from, "rotation") ? from : q, "rotation", &p->rotation, e);
     if (s != TLM_OK)
         err_prefix(e, "%s/config.json: quantization", ck->path);
     return s;
-}
-
-static enum tlm_status shape_error(const struct checkpoint *ck, const struct ckpt_tensor *t, int64_t rows, int64_t cols,
-                                   struct tlm_error *e)
-{
-    return err_set(e, TLM_EFORMAT, "%s: tensor %s is %s [%lld, %lld], expected [%lld, %lld]", ck->path, t->file_name,
-                   t->format_name, (long long)t->shape[0], (long long)t->shape[1], (long long)rows, (long long)cols);
 }
 
 static enum tlm_status mlx_format(const struct checkpoint *ck, const struct mlx_params *p, const char *stem,
@@ -98,6 +107,15 @@ static enum tlm_status mlx_format(const struct checkpoint *ck, const struct mlx_
     if (!strcmp(p->mode, "affine")) {
         snprintf(name, sizeof name, "affine%lld", (long long)p->bits);
         ok = p->group == 32 || p->group == 64 || p->group == 128;
+    } else if (!strcmp(p->mode, "turbo")) {
+        snprintf(name, sizeof name, "turbo%lld", (long long)p->bits);
+        ok = turbo_group_known(p->group);
+        if (strcmp(p->rotation, "hadamard") != 0)
+            return err_set(e, TLM_EUNSUPPORTED, "%s/config.json: quantization.rotation: \"%s\", expected \"hadamard\"",
+                           ck->path, p->rotation);
+    } else if (ck->turbo) {
+        snprintf(name, sizeof name, "lut%lld", (long long)p->bits);
+        ok = true;
     } else {
         snprintf(name, sizeof name, "%s", p->mode);
         ok = (!strcmp(name, "mxfp4") && p->group == 32 && p->bits == 4) ||
@@ -129,20 +147,28 @@ static enum tlm_status mlx_view(const struct checkpoint *ck, const char *stem, s
                        w->file_name, w->format_name, w->n_dims);
     int64_t rows = w->shape[0], cols = w->shape[1] * 32 / p.bits;
     if (w->shape[1] * 32 % p.bits || cols % p.group)
-        return shape_error(ck, w, rows, scales->shape[1] * p.group * p.bits / 32, e);
+        return view_shape_error(ck, w, rows, scales->shape[1] * p.group * p.bits / 32, e);
     if (scales->shape[0] != rows || scales->shape[1] != cols / p.group)
-        return shape_error(ck, scales, rows, cols / p.group, e);
+        return view_shape_error(ck, scales, rows, cols / p.group, e);
     if ((biases != NULL) != f->has_offset)
         return err_set(e, TLM_EFORMAT, "%s: %s.biases: %s, which mode %s does not allow", ck->path, stem,
                        biases ? "present" : "missing", p.mode);
-    bool scale_ok = f->has_offset ? scales->dtype == DT_F16 || scales->dtype == DT_BF16 || scales->dtype == DT_F32
-                                  : scales->dtype == DT_U8;
+    bool scale_ok = f->scale == QUANT_SCALE_F32
+                        ? scales->dtype == DT_F16 || scales->dtype == DT_BF16 || scales->dtype == DT_F32
+                        : scales->dtype == DT_U8;
     if (!scale_ok)
         return err_set(e, TLM_EFORMAT, "%s: tensor %s: scales of type %s do not fit mode %s", ck->path,
                        scales->file_name, scales->format_name, p.mode);
     if (biases && (biases->dtype != scales->dtype || biases->bytes != scales->bytes))
         return err_set(e, TLM_EFORMAT, "%s: tensor %s differs from its scales in type or shape", ck->path,
                        biases->file_name);
+    const struct quant_input *input = NULL;
+    if (ck->turbo)
+        s = view_turbo_input(ck, file_stem, cols, &input, e);
+    else if (!strcmp(p.mode, "turbo") && turbo_block(cols))
+        s = view_rotation(ck, cols, turbo_block(cols), (uint64_t)p.seed, true, &input, e);
+    if (s != TLM_OK)
+        return s;
     size_t srow = (size_t)(cols / p.group) * dtype_size(scales->dtype);
     *v = (struct quant_view){.format = f,
                              .rows = rows,
@@ -154,58 +180,8 @@ static enum tlm_status mlx_view(const struct checkpoint *ck, const char *stem, s
                              .scale_dtype = scales->dtype,
                              .scale_rows = 1,
                              .scale_row_bytes = srow,
-                             .offsets = biases ? biases->data : NULL};
-    return TLM_OK;
-}
-
-/* F8_E4M3 with weight_scale_inv (blocks) or weight_scale (tensor, rows). */
-static enum tlm_status fp8_view(const struct checkpoint *ck, const char *stem, struct ckpt_tensor *w,
-                                struct quant_view *v, struct tlm_error *e)
-{
-    char name[CKPT_NAME_MAX];
-    snprintf(name, sizeof name, "%s.weight_scale_inv", stem);
-    struct ckpt_tensor *s = checkpoint_find(ck, name);
-    if (!s) {
-        snprintf(name, sizeof name, "%s.weight_scale", stem);
-        s = checkpoint_find(ck, name);
-    }
-    if (!s)
-        return err_set(e, TLM_EFORMAT, "%s: tensor %s is f8_e4m3 without weight_scale_inv or weight_scale", ck->path,
-                       w->file_name);
-    s->used = true;
-    int64_t rows = w->shape[0], cols = w->shape[1], block_rows = 1, group = cols, srows = 1, scols = 1;
-    if (s->n_dims == 2)
-        srows = s->shape[0], scols = s->shape[1];
-    else if (s->n_dims == 1)
-        srows = s->shape[0];
-    int64_t block[2] = {128, 128};
-    int n = 2;
-    enum tlm_status st = json_ints(ck->quantization, "weight_block_size", block, 2, &n, e);
-    if (st != TLM_OK) {
-        err_prefix(e, "%s/config.json: quantization", ck->path);
-        return st;
-    }
-    if (srows == 1 && scols == 1)
-        block_rows = rows;
-    else if (srows == rows && scols == 1)
-        block_rows = 1;
-    else if (n == 2 && block[0] > 0 && block[1] > 0 && block[1] % 32 == 0 &&
-             srows == (rows + block[0] - 1) / block[0] && scols == (cols + block[1] - 1) / block[1])
-        block_rows = block[0], group = block[1];
-    else
-        return shape_error(ck, s, rows, 1, e);
-    if (s->dtype != DT_F32 && s->dtype != DT_BF16 && s->dtype != DT_F16)
-        return err_set(e, TLM_EFORMAT, "%s: tensor %s: scales of type %s", ck->path, s->file_name, s->format_name);
-    *v = (struct quant_view){.format = quant_by_name("fp8"),
-                             .rows = rows,
-                             .cols = cols,
-                             .group = (int)group,
-                             .data = w->data,
-                             .row_bytes = (size_t)cols,
-                             .scales = s->data,
-                             .scale_dtype = s->dtype,
-                             .scale_rows = block_rows,
-                             .scale_row_bytes = (size_t)scols * dtype_size(s->dtype)};
+                             .offsets = biases ? biases->data : NULL,
+                             .input = input};
     return TLM_OK;
 }
 
@@ -231,29 +207,46 @@ static enum tlm_status plain_view(const struct checkpoint *ck, const struct ckpt
     return TLM_OK;
 }
 
+bool checkpoint_stem(const char *name, char stem[CKPT_NAME_MAX])
+{
+    static const char *const suffixes[] = {".weight", ".qweight", ".weight_packed"};
+    const size_t len = strlen(name);
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        const size_t n = strlen(suffixes[i]);
+        if (len > n && len < CKPT_NAME_MAX && !strcmp(name + len - n, suffixes[i])) {
+            memcpy(stem, name, len - n);
+            stem[len - n] = 0;
+            return true;
+        }
+    }
+    return false;
+}
+
 enum tlm_status checkpoint_view(const struct checkpoint *ck, const char *stem, struct quant_view *v,
                                 const struct file_map **map, struct tlm_error *e)
 {
-    char name[CKPT_NAME_MAX];
-    snprintf(name, sizeof name, "%s.weight", stem);
-    struct ckpt_tensor *w = checkpoint_find(ck, name);
-    if (!w)
-        w = checkpoint_find(ck, stem);
-    if (!w)
+    struct ckpt_tensor *w = view_part(ck, stem, "weight"), *other;
+    if (!w && (w = view_part(ck, stem, "qweight"))) {
+        *map = w->map;
+        return view_gptq(ck, stem, w, v, e);
+    }
+    if (!w && (w = view_part(ck, stem, "weight_packed"))) {
+        *map = w->map;
+        return view_packed(ck, stem, w, v, e);
+    }
+    if (!w && !(w = checkpoint_find(ck, stem)))
         return TLM_ENOTFOUND;
     w->used = true;
     *map = w->map;
-    snprintf(name, sizeof name, "%s.scales", stem);
-    struct ckpt_tensor *scales = checkpoint_find(ck, name);
-    if (scales) {
-        scales->used = true;
-        snprintf(name, sizeof name, "%s.biases", stem);
-        struct ckpt_tensor *biases = checkpoint_find(ck, name);
-        if (biases)
-            biases->used = true;
-        return mlx_view(ck, stem, w, scales, biases, v, e);
-    }
-    if (w->dtype == DT_F8_E4M3 && w->n_dims == 2)
-        return fp8_view(ck, stem, w, v, e);
+    if ((other = view_part(ck, stem, "scales")))
+        return mlx_view(ck, stem, w, other, view_part(ck, stem, "biases"), v, e);
+    if (w->n_dims == 2 && w->dtype == DT_F8_E4M3)
+        return view_fp8(ck, stem, w, v, e);
+    if (w->n_dims == 2 && w->dtype == DT_I8 && view_method(ck, "compressed-tensors"))
+        return view_int8(ck, stem, w, v, e);
+    if (w->n_dims == 2 && w->dtype == DT_U8 && view_method(ck, "bitnet"))
+        return view_bitnet(ck, stem, w, v, e);
+    if (w->n_dims == 2 && w->dtype == DT_U8 && (other = view_part(ck, stem, "weight_scale_2")))
+        return view_nvfp4(ck, stem, w, other, false, v, e);
     return plain_view(ck, w, v, e);
 }

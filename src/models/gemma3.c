@@ -161,7 +161,7 @@ static struct tensor *forward(struct ctx *c, const void *params, const struct ba
 
 static enum tlm_status gguf_config(const struct gguf *g, cJSON *config, struct tlm_error *e)
 {
-    int64_t hidden = 0, heads = 1, head_dim = 256, layers = 0;
+    int64_t hidden = 0, heads = 1, head_dim = 256, layers = 0, period = 6;
     enum tlm_status s = gguf_int(g, "gemma3.embedding_length", 1, 1 << 28, &hidden, e);
     if (s == TLM_OK)
         s = gguf_int(g, "gemma3.attention.head_count", 1, 1 << 16, &heads, e);
@@ -169,12 +169,15 @@ static enum tlm_status gguf_config(const struct gguf *g, cJSON *config, struct t
         s = gguf_int(g, "gemma3.attention.key_length", 1, 1 << 16, &head_dim, e);
     if (s == TLM_OK)
         s = gguf_int(g, "gemma3.block_count", 1, 1 << 16, &layers, e);
+    if (s == TLM_OK)
+        s = gguf_int(g, "gemma3.attention.sliding_window_pattern", 1, 1 << 16, &period, e);
     if (s != TLM_OK)
         return s;
     /* The file does not hold the query scale; only the 27B model (62 layers)
      * scales by hidden / heads instead of the head size. */
     double scalar = (double)(layers == 62 ? hidden / heads : head_dim);
     if (cJSON_AddNumberToObject(config, "query_pre_attn_scalar", scalar) &&
+        cJSON_AddNumberToObject(config, "sliding_window_pattern", (double)period) &&
         cJSON_AddBoolToObject(config, "norm_weights_hold_one", 1))
         return TLM_OK;
     return err_nomem(e, sizeof *config);

@@ -44,6 +44,22 @@ static inline const struct arch_base *model_base(const struct tlm_model *m)
 
 /* Finds the architecture, names the tensors, reads the config. */
 enum tlm_status model_configure(struct tlm_model *m, struct tlm_error *e);
+
+/* A parameter as the weight table has it. A vector is [1, n]. */
+struct model_weight {
+    const char *name; /* canonical, without ".weight"; of a bias with ".bias" */
+    const struct weight_row *row;
+    int64_t layer; /* -1 outside the layers */
+    int64_t rows, cols;
+    bool is_bias;
+};
+typedef enum tlm_status model_weight_fn(void *arg, const struct model_weight *w, struct tlm_error *e);
+/* Calls fn for every parameter in the table's order, then checks that no tensor
+ * of the files is left over. fn finds the tensor by model_weight_view. */
+enum tlm_status model_each_weight(struct tlm_model *m, model_weight_fn *fn, void *arg, struct tlm_error *e);
+enum tlm_status model_weight_view(const struct tlm_model *m, const struct model_weight *w, struct quant_view *v,
+                                  const struct file_map **map, struct tlm_error *e);
+
 /* Binds every row of the weight table and loads it into the backend. */
 enum tlm_status model_load_weights(struct tlm_model *m, struct tlm_error *e);
 void model_unload(struct tlm_model *m);

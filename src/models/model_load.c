@@ -123,59 +123,35 @@ static bool wants_bias(const struct weight_row *r, const struct nn_config *c)
            (r->bias == BIAS_MLP && c->mlp_bias);
 }
 
-static enum tlm_status bind(struct tlm_model *m, struct weight *w, const char *stem, int64_t rows, int64_t cols,
-                            unsigned uses, struct tlm_error *e)
+static enum tlm_status visit_row(struct tlm_model *m, const struct weight_row *r, int64_t layer, model_weight_fn *fn,
+                                 void *arg, struct tlm_error *e)
 {
-    struct checkpoint *ck = m->ck;
-    enum tlm_status s = checkpoint_view(ck, stem, &w->view, &w->map, e);
-    if (s == TLM_ENOTFOUND)
-        return err_set(e, TLM_EFORMAT, "%s: tensor %s%s is missing", ck->path, stem,
-                       uses & WEIGHT_VECTOR ? "" : ".weight");
-    if (s != TLM_OK)
-        return s;
-    if (w->view.rows != rows || w->view.cols != cols)
-        return err_set(e, TLM_EFORMAT, "%s: tensor %s is [%lld, %lld], expected [%lld, %lld]", ck->path, stem,
-                       (long long)w->view.rows, (long long)w->view.cols, (long long)rows, (long long)cols);
-    w->uses = uses;
-    w->name = mem_strdup(stem);
-    if (!w->name)
-        return err_nomem(e, strlen(stem));
-    m->weights[m->n_weights++] = w;
-    return m->be->ops->weight_load(m->be, w, e);
-}
-
-static enum tlm_status bind_row(struct tlm_model *m, const struct weight_row *r, int64_t layer, struct tlm_error *e)
-{
-    struct arch_base *b = m->params;
+    const struct nn_config *c = &model_base(m)->cfg;
+    struct model_weight w = {.row = r, .layer = layer, .rows = c->dim[r->out], .cols = c->dim[r->in]};
     char name[CKPT_NAME_MAX];
-    char *base = strchr(r->name, '*') ? (char *)b->layers + (size_t)layer * m->arch->layer_size : m->params;
-    void *field = base + r->offset;
-    int64_t out = b->cfg.dim[r->out], in = b->cfg.dim[r->in];
     if (!expand(name, r->name, layer))
         return err_set(e, TLM_EINTERNAL, "name too long: %s", r->name);
-    switch (r->kind) {
-    case ROW_EMBED:
-        return bind(m, field, name, out, in, WEIGHT_GATHER | (b->cfg.tied ? WEIGHT_MATMUL : 0u), e);
-    case ROW_NORM:
-        return bind(m, field, name, 1, out, WEIGHT_VECTOR, e);
-    case ROW_HEAD:
-        if (b->cfg.tied) {
-            snprintf(name, sizeof name, "%s.weight", r->name);
-            struct ckpt_tensor *t = checkpoint_find(m->ck, name);
-            if (t)
-                t->used = true; /* a copy of the embedding */
-            return TLM_OK;
-        }
-        break;
-    case ROW_LINEAR:
-        break;
+    w.name = name;
+    if (r->kind == ROW_HEAD && c->tied) {
+        size_t n = strlen(name);
+        snprintf(name + n, sizeof name - n, ".weight");
+        struct ckpt_tensor *t = checkpoint_find(m->ck, name);
+        if (t)
+            t->used = true; /* a copy of the embedding */
+        return TLM_OK;
     }
-    struct linear *l = field;
-    enum tlm_status s = bind(m, &l->w, name, out, in, WEIGHT_MATMUL, e);
-    if (s == TLM_OK && wants_bias(r, &b->cfg)) {
+    if (r->kind == ROW_NORM) {
+        w.cols = w.rows;
+        w.rows = 1;
+    }
+    enum tlm_status s = fn(arg, &w, e);
+    if (s == TLM_OK && (r->kind == ROW_LINEAR || r->kind == ROW_HEAD) && wants_bias(r, c)) {
         size_t n = strlen(name);
         snprintf(name + n, sizeof name - n, ".bias");
-        s = bind(m, &l->b, name, 1, out, WEIGHT_VECTOR, e);
+        w.is_bias = true;
+        w.cols = w.rows;
+        w.rows = 1;
+        s = fn(arg, &w, e);
     }
     return s;
 }
@@ -195,6 +171,70 @@ static enum tlm_status all_used(const struct tlm_model *m, struct tlm_error *e)
                    unused > 1 ? " (and others)" : "", m->arch->model_type);
 }
 
+enum tlm_status model_each_weight(struct tlm_model *m, model_weight_fn *fn, void *arg, struct tlm_error *e)
+{
+    struct arch_base *b = m->params;
+    if (m->arch->head_if_present && checkpoint_find(m->ck, "lm_head.weight"))
+        b->cfg.tied = false;
+    enum tlm_status s = TLM_OK;
+    for (const struct weight_row *r = m->arch->rows; r->name && s == TLM_OK; r++)
+        if (!strchr(r->name, '*'))
+            s = visit_row(m, r, -1, fn, arg, e);
+    for (int64_t i = 0; i < b->cfg.layers && s == TLM_OK; i++)
+        for (const struct weight_row *r = m->arch->rows; r->name && s == TLM_OK; r++)
+            if (strchr(r->name, '*'))
+                s = visit_row(m, r, i, fn, arg, e);
+    if (s == TLM_OK && m->arch->loaded)
+        s = m->arch->loaded(m->params, m->ck, e);
+    return s == TLM_OK ? all_used(m, e) : s;
+}
+
+enum tlm_status model_weight_view(const struct tlm_model *m, const struct model_weight *w, struct quant_view *v,
+                                  const struct file_map **map, struct tlm_error *e)
+{
+    const struct checkpoint *ck = m->ck;
+    enum tlm_status s = checkpoint_view(ck, w->name, v, map, e);
+    if (s == TLM_ENOTFOUND)
+        return err_set(e, TLM_EFORMAT, "%s: tensor %s%s is missing", ck->path, w->name,
+                       w->row->kind == ROW_NORM || w->is_bias ? "" : ".weight");
+    if (s == TLM_OK && (v->rows != w->rows || v->cols != w->cols))
+        s = err_set(e, TLM_EFORMAT, "%s: tensor %s is [%lld, %lld], expected [%lld, %lld]", ck->path, w->name,
+                    (long long)v->rows, (long long)v->cols, (long long)w->rows, (long long)w->cols);
+    return s;
+}
+
+/* Where the parameters keep it. */
+static struct weight *field_of(const struct tlm_model *m, const struct model_weight *w)
+{
+    struct arch_base *b = m->params;
+    char *base = w->layer >= 0 ? (char *)b->layers + (size_t)w->layer * m->arch->layer_size : m->params;
+    void *field = base + w->row->offset;
+    if (w->row->kind == ROW_EMBED || w->row->kind == ROW_NORM)
+        return field;
+    struct linear *l = field;
+    return w->is_bias ? &l->b : &l->w;
+}
+
+static enum tlm_status bind(void *arg, const struct model_weight *mw, struct tlm_error *e)
+{
+    struct tlm_model *m = arg;
+    struct weight *w = field_of(m, mw);
+    enum tlm_status s = model_weight_view(m, mw, &w->view, &w->map, e);
+    if (s != TLM_OK)
+        return s;
+    if (mw->row->kind == ROW_NORM || mw->is_bias)
+        w->uses = WEIGHT_VECTOR;
+    else if (mw->row->kind == ROW_EMBED)
+        w->uses = WEIGHT_GATHER | (model_base(m)->cfg.tied ? WEIGHT_MATMUL : 0u);
+    else
+        w->uses = WEIGHT_MATMUL;
+    w->name = mem_strdup(mw->name);
+    if (!w->name)
+        return err_nomem(e, strlen(mw->name));
+    m->weights[m->n_weights++] = w;
+    return m->be->ops->weight_load(m->be, w, e);
+}
+
 enum tlm_status model_load_weights(struct tlm_model *m, struct tlm_error *e)
 {
     struct arch_base *b = m->params;
@@ -205,19 +245,7 @@ enum tlm_status model_load_weights(struct tlm_model *m, struct tlm_error *e)
     m->weights = mem_new_array((size_t)b->cfg.layers * rows * 2, sizeof *m->weights);
     if (!b->layers || !m->weights)
         return err_nomem(e, (size_t)b->cfg.layers * m->arch->layer_size);
-    if (m->arch->head_if_present && checkpoint_find(m->ck, "lm_head.weight"))
-        b->cfg.tied = false;
-    enum tlm_status s = TLM_OK;
-    for (const struct weight_row *r = m->arch->rows; r->name && s == TLM_OK; r++)
-        if (!strchr(r->name, '*'))
-            s = bind_row(m, r, 0, e);
-    for (int64_t i = 0; i < b->cfg.layers && s == TLM_OK; i++)
-        for (const struct weight_row *r = m->arch->rows; r->name && s == TLM_OK; r++)
-            if (strchr(r->name, '*'))
-                s = bind_row(m, r, i, e);
-    if (s == TLM_OK && m->arch->loaded)
-        s = m->arch->loaded(m->params, m->ck, e);
-    return s == TLM_OK ? all_used(m, e) : s;
+    return model_each_weight(m, bind, m, e);
 }
 
 void model_unload(struct tlm_model *m)

@@ -4,7 +4,7 @@
  *
  *     affine   w = q s + b
  *     mx, nv   w = value(q) s, s = 2^(e-127) or e4m3
- *     fp8      w = e4m3(q) s
+ *     fp8      w = e4m3(q) s, s of any float type or e8m0
  *
  * MLX calls the stream little-endian uint32; a stream of bytes is the same. */
 #include <string.h>
@@ -14,41 +14,13 @@
 
 const int8_t quant_table_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/* Eight codes of b bits to eight bytes, halving the distance in each step. */
-static inline uint64_t spread_codes(uint64_t x, unsigned b)
-{
-    const uint64_t four = ((uint64_t)1 << 4 * b) - 1;
-    const uint64_t two = (((uint64_t)1 << 2 * b) - 1) * 0x0000000100000001;
-    const uint64_t one = (((uint64_t)1 << b) - 1) * 0x0001000100010001;
-    x = (x & four) | (x & four << 4 * b) << (32 - 4 * b);
-    x = (x & two) | (x & two << 2 * b) << (16 - 2 * b);
-    return (x & one) | (x & one << b) << (8 - b);
-}
-
-/* The bytes of eight codes. bits is a constant, so one of the branches stays. */
-static inline uint64_t load_codes(const uint8_t *p, unsigned bits)
-{
-    switch (bits) {
-    case 2:
-        return load_u16(p);
-    case 3:
-        return load_u16(p) | (uint64_t)p[2] << 16;
-    case 4:
-        return load_u32(p);
-    case 5:
-        return load_u32(p) | (uint64_t)p[4] << 32;
-    default:
-        return load_u32(p) | (uint64_t)load_u16(p + 4) << 32;
-    }
-}
-
 /* n is a multiple of 8, so that every run of eight codes starts on a byte. */
 static inline void stream_codes(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, uint8_t *restrict out,
                                 unsigned bits)
 {
     const uint8_t *restrict p = quant_row(v, r) + k0 / 8 * bits;
     for (int64_t i = 0; i < n; i += 8, p += bits) {
-        uint64_t x = spread_codes(load_codes(p, bits), bits);
+        uint64_t x = quant_spread(quant_load(p, bits), bits);
         memcpy(out + i, &x, 8);
     }
 }
@@ -88,23 +60,33 @@ static const uint8_t *scale_row(const struct quant_view *v, const void *tensor, 
     return (const uint8_t *)tensor + (size_t)(r / v->scale_rows) * v->scale_row_bytes;
 }
 
-static void floats_load(const uint8_t *p, enum dtype t, int64_t g0, int64_t n, float *out)
+/* n numbers, `step` bytes apart. */
+static void floats_load(const uint8_t *p, enum dtype t, size_t step, int64_t n, float *out)
 {
     if (t == DT_F32)
-        memcpy(out, p + g0 * 4, (size_t)n * 4);
+        for (int64_t i = 0; i < n; i++)
+            memcpy(out + i, p + (size_t)i * step, 4);
     else if (t == DT_BF16)
         for (int64_t i = 0; i < n; i++)
-            out[i] = fp_from_bf16(load_u16(p + (g0 + i) * 2));
+            out[i] = fp_from_bf16(load_u16(p + (size_t)i * step));
+    else if (t == DT_F8_E8M0)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = fp_from_e8m0(p[(size_t)i * step]);
     else
         for (int64_t i = 0; i < n; i++)
-            out[i] = load_f16(p + (g0 + i) * 2);
+            out[i] = load_f16(p + (size_t)i * step);
 }
 
 void quant_scales_tensor(const struct quant_view *v, int64_t r, int64_t g0, int64_t n, float *scale, float *offset)
 {
-    floats_load(scale_row(v, v->scales, r), v->scale_dtype, g0, n, scale);
+    const size_t step = v->scale_group_bytes ? v->scale_group_bytes : dtype_size(v->scale_dtype);
+    const size_t at = (size_t)g0 * step;
+    if (v->scales)
+        floats_load(scale_row(v, v->scales, r) + at, v->scale_dtype, step, n, scale);
+    for (int64_t i = 0; i < n; i++)
+        scale[i] = (v->scales ? scale[i] : 1) * (v->factor != 0 ? v->factor : 1);
     if (v->offsets)
-        floats_load(scale_row(v, v->offsets, r), v->scale_dtype, g0, n, offset);
+        floats_load(scale_row(v, v->offsets, r) + at, v->scale_dtype, step, n, offset);
     else
         for (int64_t i = 0; i < n; i++)
             offset[i] = 0;
@@ -123,7 +105,7 @@ void quant_scales_e4m3(const struct quant_view *v, int64_t r, int64_t g0, int64_
 {
     const uint8_t *p = scale_row(v, v->scales, r) + g0;
     for (int64_t i = 0; i < n; i++) {
-        scale[i] = fp_from_e4m3(p[i]) * v->format->unit;
+        scale[i] = fp_from_e4m3(p[i]) * v->format->unit * (v->factor != 0 ? v->factor : 1);
         offset[i] = 0;
     }
 }

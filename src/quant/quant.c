@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/fp.h"
+#include "quant/hadamard.h"
 #include "quant/quant_formats.h"
 
 enum row {
@@ -86,8 +87,14 @@ void quant_view_name(const struct quant_view *v, char out[32])
         snprintf(out, 32, "%sg%d", v->format->name, v->group);
 }
 
+/* Products of a scale with a zero point or a factor fit no half. */
 enum quant_scale quant_view_scale(const struct quant_view *v)
 {
+    const bool product = v->format->has_offset && !v->offsets;
+    if (v->factor != 0 || (v->format->scale == QUANT_SCALE_F32 && product))
+        return QUANT_SCALE_F32;
+    if (v->format->scale == QUANT_SCALE_F32 && v->scale_dtype == DT_F8_E8M0)
+        return QUANT_SCALE_BF16;
     if (v->format->scale == QUANT_SCALE_F32 && v->scale_dtype == DT_F16)
         return QUANT_SCALE_F16;
     if (v->format->scale == QUANT_SCALE_F32 && v->scale_dtype == DT_BF16)
@@ -95,14 +102,18 @@ enum quant_scale quant_view_scale(const struct quant_view *v)
     return v->format->scale;
 }
 
+size_t quant_view_scale_bytes(const struct quant_view *v)
+{
+    if (!v->scales)
+        return 0;
+    if (v->scale_group_bytes) /* one row per group */
+        return (size_t)((v->cols + v->group - 1) / v->group) * v->scale_group_bytes;
+    return (size_t)((v->rows + v->scale_rows - 1) / v->scale_rows) * v->scale_row_bytes;
+}
+
 size_t quant_view_bytes(const struct quant_view *v)
 {
-    size_t bytes = (size_t)v->rows * v->row_bytes;
-    if (v->scales) {
-        size_t rows = (size_t)((v->rows + v->scale_rows - 1) / v->scale_rows);
-        bytes += rows * v->scale_row_bytes * (v->offsets ? 2 : 1);
-    }
-    return bytes;
+    return (size_t)v->rows * v->row_bytes + quant_view_scale_bytes(v) * (v->offsets ? 2 : 1) + v->zero_bytes;
 }
 
 static void decode_dense(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, float *restrict out)
@@ -144,6 +155,12 @@ static void decode_run(const struct quant *q, const uint8_t *restrict code, int6
         for (int64_t i = 0; i < n; i++)
             out[i] = fp_from_e4m3(code[i]) * scale;
         return;
+    case QUANT_REAL: {
+        const float *level = quant_real_levels(q->bits);
+        for (int64_t i = 0; i < n; i++)
+            out[i] = level[code[i]] * scale;
+        return;
+    }
     case QUANT_DENSE:
         return;
     }
@@ -170,7 +187,8 @@ static void scales_of(const struct quant_view *v, int64_t r, int64_t g0, int64_t
 
 enum { CHUNK = 256 }; /* a multiple of every block */
 
-void quant_decode(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, float *out)
+/* Columns as the codes have them. */
+static void decode_columns(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, float *out)
 {
     const struct quant *q = v->format;
     if (q->code == QUANT_DENSE) {
@@ -192,4 +210,31 @@ void quant_decode(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, 
             k0 = next;
         }
     }
+}
+
+/* Block by block; with an order the wanted inputs may be anywhere. */
+static void decode_input(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, float *out)
+{
+    const struct quant_input *in = v->input;
+    float y[QUANT_BLOCK_MAX];
+    const int64_t block = in->block ? in->block : CHUNK;
+    int64_t first = in->order ? 0 : k0 - k0 % block, end = in->order ? v->cols : k0 + n;
+    for (int64_t b = first; b < end; b += block) {
+        int64_t count = v->cols - b < block ? v->cols - b : block;
+        decode_columns(v, r, b, count, y);
+        quant_input_rotate_back(in, b, y, count);
+        for (int64_t k = 0; k < count; k++) {
+            int64_t at = (in->order ? in->order[b + k] : b + k) - k0;
+            if (at >= 0 && at < n)
+                out[at] = y[k];
+        }
+    }
+}
+
+void quant_decode(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, float *out)
+{
+    if (v->input)
+        decode_input(v, r, k0, n, out);
+    else
+        decode_columns(v, r, k0, n, out);
 }

@@ -21,8 +21,9 @@ enum quant_code {
     QUANT_DENSE, /* no codes: f32, f16, bf16 elements */
     QUANT_UINT,  /* value = code, 0 .. 2^bits - 1 */
     QUANT_INT8,  /* value = (int8_t)code, -128 .. 127; bits is 8 */
-    QUANT_TABLE, /* value = table[code], 16 int8 entries; bits is 4 */
-    QUANT_E4M3   /* value = e4m3 float; bits is 8 */
+    QUANT_TABLE, /* value = table[code], 16 int8 entries; bits is at most 4 */
+    QUANT_E4M3,  /* value = e4m3 float; bits is 8 */
+    QUANT_REAL   /* value = quant_real_levels(bits)[code], floats */
 };
 
 /* What a scale is stored as, so that packing loses nothing. */
@@ -35,6 +36,25 @@ enum quant_scale {
 };
 
 struct quant_view;
+
+/* What happens to a vector x of inputs before it meets the codes, whose columns
+ * are then no longer the inputs themselves:
+ *
+ *     y[k] = x[order[k]]          (order NULL: y = x)
+ *     each block of y: sign * H y, or H (sign * y) with signs_first
+ *
+ * H is the orthonormal Hadamard transform of `block` inputs (quant/hadamard.h;
+ * block 0: no rotation). A view's codes, groups and formats know nothing of it;
+ * quant_decode undoes it, matrix products apply it to their inputs first. */
+struct quant_input {
+    const int32_t *order; /* [cols] a permutation */
+    int64_t block;        /* m * 2^k, m in {1, 12, 20, 28}; divides cols; at most QUANT_BLOCK_MAX */
+    bool signs_first;
+    const float *signs; /* [cols] of -1 and 1 */
+    uint64_t seed;      /* that they were drawn with */
+};
+
+enum { QUANT_BLOCK_MAX = 1 << 16 }; /* decoding has a block on the stack */
 
 /* Two-level scales of 256 inputs: scale[g] = d * sc[g], offset[g] = -dmin * mn[g].
  * 256 / group entries are used; sc is signed for formats without offsets
@@ -79,13 +99,27 @@ struct quant_view {
     enum dtype scale_dtype;
     int64_t scale_rows; /* rows that share one row of scales: 1, or 128 for block fp8, or rows */
     size_t scale_row_bytes;
-    const void *offsets; /* own tensor of the scales' type and shape, or NULL */
+    const void *offsets;             /* own tensor of the scales' type and shape, or NULL */
+    const struct quant_input *input; /* NULL: columns are the inputs */
+
+    /* Layouts of other quantisers (foreign.c); zero and NULL elsewhere. */
+    size_t stride;            /* one stored row holds codes of several outputs: bytes to the next such row.
+                               * rows x row_bytes is then still the size of all codes */
+    size_t scale_group_bytes; /* from one group's scale to the next; 0: an element */
+    const void *zeros;        /* packed zero points: offset = -zero * scale */
+    size_t zero_row_bytes, zero_bytes;
+    int zero_add; /* to a stored zero point, modulo 2^bits */
+    float factor; /* on every scale; 0: none */
 };
 
 const struct quant *quant_by_name(const char *name); /* NULL when unknown */
 const struct quant *quant_by_ggml_type(uint32_t type);
 const struct quant *quant_dense(enum dtype t); /* f32, f16, bf16; else NULL */
 const struct quant *quant_at(int i);           /* all rows, NULL at the end */
+
+/* Lloyd-Max levels of the normal distribution as mlx_turboquant computes them,
+ * 2^bits; bits is 2, 4 or 8. (turbo_levels.c) */
+const float *quant_real_levels(int bits);
 
 /* The name with its group for formats that have several: "affine4g64". */
 void quant_view_name(const struct quant_view *v, char out[32]);
@@ -96,7 +130,9 @@ enum quant_scale quant_view_scale(const struct quant_view *v);
  * k0 may be anything inside the row. */
 void quant_decode(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, float *out);
 
-/* Bytes that this view occupies, scales and offsets included. */
+/* Bytes that this view occupies, scales and offsets included; and of its
+ * tensor of scales alone. */
 size_t quant_view_bytes(const struct quant_view *v);
+size_t quant_view_scale_bytes(const struct quant_view *v);
 
 #endif

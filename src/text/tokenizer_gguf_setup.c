@@ -13,18 +13,15 @@
 
 #define MARK "\xe2\x96\x81" /* U+2581 */
 
-enum { PRE_NFC = 1, PRE_WHOLE = 2, PRE_BOS = 4, PRE_NFKC = 8, PRE_MARKS = 16, PRE_STEPS = 8 };
-
-struct pre_row {
-    const char *name;
-    unsigned flags;
-    const char *step[PRE_STEPS];
-};
-
 static const struct pre_row pre_rows[] = {
 #define TOK_PRE(name, flags, ...) {name, flags, {__VA_ARGS__}},
 #include "text/tokenizer_pre.def"
 };
+
+const struct pre_row *tok_pre_row(size_t i)
+{
+    return i < sizeof pre_rows / sizeof *pre_rows ? &pre_rows[i] : NULL;
+}
 
 const char *tok_pre_regex(const char *name)
 {

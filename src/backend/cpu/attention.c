@@ -25,6 +25,7 @@
 #include <string.h>
 
 #include "base/pool.h"
+#include "quant/hadamard.h"
 
 enum {
     CHUNK = 16,                /* blocks per partial result: part of the numerics */
@@ -120,6 +121,17 @@ static void rotate_queries(const struct attend *x, const struct area *w, int64_t
         cpu_int_queries(x, w, w->rotated);
 }
 
+/* The inverse of a rotation in blocks of 2^k is the same with the signs on the other side. */
+static void rotate_back(const struct cpu_backend *b, const struct kv_rotation *r, float *x)
+{
+    if (hadamard_odd(r->block) != 1) {
+        kv_rotate_back(r, x);
+        return;
+    }
+    struct quant_input back = {.block = r->block, .signs_first = !r->signs_first, .signs = r->signs};
+    b->vector.input(x, x, &back, r->dim);
+}
+
 /* Blocks [from, to) of a tile, all of one chunk, from a fresh state into w->st
  * and w->acc. */
 static void chunk_partial(const struct attend *x, const struct tile *t, struct area *w, int from, int to)
@@ -132,7 +144,7 @@ static void chunk_partial(const struct attend *x, const struct tile *t, struct a
     for (int b = from; b < to; b++)
         cpu_attend_block(x, t, w, b);
     for (int64_t i = 0; w->has_rotated && i < queries; i++) {
-        kv_rotate_back(&x->a->value->rotation, w->acc_rotated + i * dim);
+        rotate_back(x->b, &x->a->value->rotation, w->acc_rotated + i * dim);
         x->b->vector.add(w->acc + i * dim, w->acc + i * dim, w->acc_rotated + i * dim, dim);
     }
 }

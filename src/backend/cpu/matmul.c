@@ -38,7 +38,10 @@ struct linear_job {
     const struct matmul_kernels *kernels;
     struct part part[SHARE_MAX];
     int parts;
-    const float *x; /* [tokens, cols]: this pass */
+    const float *x;                  /* [tokens, cols]: this pass */
+    const struct quant_input *input; /* of all parts */
+    const struct vector_kernels *vector;
+    float *y; /* [tokens, cols]: x as it meets the codes; NULL without an input */
     int64_t cols, tokens, blocks;
     int64_t token_block; /* tokens per task: whole tiles */
     int64_t token_blocks;
@@ -75,6 +78,10 @@ static void convert_task(void *arg, int task, int worker)
     int stride;
     for (int64_t t = first; t < end; t++) {
         const float *x = j->x + t * j->cols;
+        if (j->input) {
+            j->vector->input(j->y + t * j->cols, x, j->input, j->cols);
+            x = j->y + t * j->cols;
+        }
         if (j->q16) {
             struct act_q16 *out = j->q16 + tile_offset(j, t, MATMUL_TILE_INT, &stride);
             j->kernels->act_to_q16(x, j->cols, j->blocks, stride, out);
@@ -115,8 +122,8 @@ static void run_panel(const struct linear_job *j, const struct part *p, int64_t 
         int n = (int)min_i64(tile, end - t);
         if (p->kind == KIND_DENSE) {
             const uint8_t *w = (const uint8_t *)p->view->data + (size_t)row * p->view->row_bytes;
-            p->dense_fn(w, p->view->row_bytes, (int)min_i64(PANEL_ROWS, p->rows - row), j->cols, j->x + t * j->cols,
-                        j->cols, n, y);
+            const float *x = (j->input ? j->y : j->x) + t * j->cols;
+            p->dense_fn(w, p->view->row_bytes, (int)min_i64(PANEL_ROWS, p->rows - row), j->cols, x, j->cols, n, y);
         } else {
             const struct panel_layout *l = &p->packed->layout;
             const uint8_t *w = p->packed->panels + (size_t)panel * l->panel_bytes;
@@ -153,12 +160,12 @@ static void set_part(struct part *p, const struct matmul_kernels *k, bool exact,
                        .panels = div_up(w->view.rows, PANEL_ROWS),
                        .bias = bias ? bias->device : NULL,
                        .y = tensor_f32(y)};
-    if (w->view.format->code == QUANT_DENSE) {
+    if (w->view.format->code == QUANT_DENSE || w->view.format->code == QUANT_REAL) {
         p->kind = KIND_DENSE;
-        p->view = &w->view;
-        p->dense_fn = w->view.format == quant_dense(DT_F32)   ? k->dense_f32
-                      : w->view.format == quant_dense(DT_F16) ? k->dense_f16
-                                                              : k->dense_bf16;
+        p->view = w->view.format->code == QUANT_REAL ? w->device : &w->view;
+        p->dense_fn = p->view->format == quant_dense(DT_F32)   ? k->dense_f32
+                      : p->view->format == quant_dense(DT_F16) ? k->dense_f16
+                                                               : k->dense_bf16;
         return;
     }
     p->packed = w->device;
@@ -181,7 +188,7 @@ static void run_pass(struct cpu_backend *b, struct linear_job *j, const struct t
     for (int i = 0; i < j->parts; i++)
         j->panels += j->part[i].panels;
     j->panels_per_task = div_up(j->panels, (int64_t)pool_threads(b->base.pool) * TASKS_PER_THREAD);
-    if (j->q16 || j->f32)
+    if (j->q16 || j->f32 || j->input)
         pool_run(b->base.pool, (int)div_up(tokens, MATMUL_TILE_INT), convert_task, j);
     pool_run(b->base.pool, (int)(div_up(j->panels, j->panels_per_task) * j->token_blocks), linear_task, j);
     for (int i = 0; i < j->parts; i++)
@@ -199,7 +206,8 @@ static void fill_nan(const struct linear_job *j, int64_t tokens)
 static void linear_some(struct cpu_backend *b, struct tensor *const *y, const struct tensor *x,
                         const struct weight *const *w, const struct weight *const *bias, int n)
 {
-    struct linear_job j = {.kernels = &b->matmul, .parts = n, .cols = tensor_cols(x)};
+    struct linear_job j = {
+        .kernels = &b->matmul, .parts = n, .cols = tensor_cols(x), .input = w[0]->view.input, .vector = &b->vector};
     bool q16 = false, f32 = false;
     for (int i = 0; i < n; i++) {
         struct part *p = &j.part[i];
@@ -212,7 +220,8 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
         }
     }
     const int64_t total = tensor_rows(x);
-    const size_t token_bytes = (size_t)j.blocks * ((q16 ? sizeof *j.q16 : 0) + (f32 ? sizeof *j.f32 : 0));
+    const size_t block_bytes = (q16 ? sizeof *j.q16 : 0) + (f32 ? sizeof *j.f32 : 0);
+    const size_t token_bytes = (size_t)j.blocks * block_bytes + (j.input ? (size_t)j.cols * sizeof *j.y : 0);
     int64_t pass = total;
     if (token_bytes) {
         int64_t fit = (int64_t)(SCRATCH_BYTES / token_bytes) / MATMUL_DENSE_TOKENS * MATMUL_DENSE_TOKENS;
@@ -224,19 +233,23 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
         }
         j.q16 = q16 ? (void *)scratch : NULL;
         j.f32 = f32 ? (void *)(scratch + (q16 ? (size_t)(j.blocks * pass) * sizeof *j.q16 : 0)) : NULL;
+        j.y = j.input ? (void *)(scratch + (size_t)(j.blocks * pass) * block_bytes) : NULL;
     }
     for (int64_t t = 0; t < total; t += pass)
         run_pass(b, &j, x, t, min_i64(pass, total - t));
 }
 
+/* Weights that follow one another and want the same done to x share it. */
 void cpu_linear(struct backend *b, struct tensor *const *y, const struct tensor *x, const struct weight *const *w,
                 const struct weight *const *bias, int n)
 {
     if (tensor_count(x) == 0)
         return;
-    for (int i = 0; i < n; i += SHARE_MAX)
-        linear_some((struct cpu_backend *)b, y + i, x, w + i, bias ? bias + i : NULL,
-                    n - i < SHARE_MAX ? n - i : SHARE_MAX);
+    for (int i = 0, count; i < n; i += count) {
+        for (count = 1; i + count < n && count < SHARE_MAX && w[i + count]->view.input == w[i]->view.input;)
+            count++;
+        linear_some((struct cpu_backend *)b, y + i, x, w + i, bias ? bias + i : NULL, count);
+    }
 }
 
 void matmul_init(struct matmul_kernels *k, unsigned features)

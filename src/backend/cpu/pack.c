@@ -16,6 +16,7 @@ enum {
     DROP_BYTES = 4 << 20 /* of source: dropping less at a time costs more than it saves */
 };
 _Static_assert(sizeof(struct packed_weight) <= HEAD_BYTES, "grow HEAD_BYTES");
+_Static_assert(sizeof(struct quant_view) <= HEAD_BYTES, "grow HEAD_BYTES");
 
 /* ---- layout ---- */
 
@@ -301,7 +302,7 @@ static void pack_task(void *arg, int task, int worker)
         end = j->layout->panels;
     for (int64_t p = first; p < end; p++)
         pack_panel(j, p);
-    if (w->map && (size_t)(end - first) * PANEL_ROWS * w->view.row_bytes >= DROP_BYTES) {
+    if (w->map && !w->view.stride && (size_t)(end - first) * PANEL_ROWS * w->view.row_bytes >= DROP_BYTES) {
         int64_t row = first * PANEL_ROWS, last = end * PANEL_ROWS < w->view.rows ? end * PANEL_ROWS : w->view.rows;
         file_map_drop(w->map, (const uint8_t *)w->view.data + (size_t)row * w->view.row_bytes,
                       (size_t)(last - row) * w->view.row_bytes);
@@ -315,12 +316,12 @@ static void drop_rest(const struct weight *w)
     if (!w->map)
         return;
     file_map_drop(w->map, v->data, (size_t)v->rows * v->row_bytes);
-    if (!v->scales)
-        return;
-    size_t bytes = (size_t)((v->rows + v->scale_rows - 1) / v->scale_rows) * v->scale_row_bytes;
-    file_map_drop(w->map, v->scales, bytes);
+    if (v->scales)
+        file_map_drop(w->map, v->scales, quant_view_scale_bytes(v));
     if (v->offsets)
-        file_map_drop(w->map, v->offsets, bytes);
+        file_map_drop(w->map, v->offsets, quant_view_scale_bytes(v));
+    if (v->zeros)
+        file_map_drop(w->map, v->zeros, v->zero_bytes);
 }
 
 static enum tlm_status pack_matrix(struct cpu_backend *b, struct weight *w, struct tlm_error *e)
@@ -347,6 +348,50 @@ static enum tlm_status pack_matrix(struct cpu_backend *b, struct weight *w, stru
     return TLM_OK;
 }
 
+/* Formats without a kernel of their own become f32 rows, behind a view of them. */
+struct expand_job {
+    struct quant_view from;
+    float *to;
+    int64_t rows_per_task;
+};
+
+static void expand_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct expand_job *j = arg;
+    int64_t first = task * j->rows_per_task, end = first + j->rows_per_task;
+    for (int64_t r = first; r < end && r < j->from.rows; r++)
+        quant_decode(&j->from, r, 0, j->from.cols, j->to + r * j->from.cols);
+}
+
+static enum tlm_status expand_matrix(struct cpu_backend *b, struct weight *w, struct tlm_error *e)
+{
+    const struct quant_view *v = &w->view;
+    size_t row_bytes = (size_t)v->cols * sizeof(float);
+    if (v->rows && row_bytes > (SIZE_MAX - HEAD_BYTES) / (size_t)v->rows)
+        return err_set(e, TLM_ELIMIT, "%s: %lld by %lld is too large", w->name, (long long)v->rows, (long long)v->cols);
+    size_t bytes = HEAD_BYTES + (size_t)v->rows * row_bytes;
+    uint8_t *block = cpu_slab_alloc(b, bytes);
+    if (!block)
+        return err_nomem(e, bytes);
+    struct expand_job job = {.from = *v, .to = (float *)(void *)(block + HEAD_BYTES)};
+    job.from.input = NULL;
+    job.rows_per_task = v->rows / (16 * (int64_t)pool_threads(b->base.pool)) + 1;
+    pool_run(b->base.pool, (int)((v->rows + job.rows_per_task - 1) / job.rows_per_task), expand_task, &job);
+    *(struct quant_view *)(void *)block = (struct quant_view){.format = quant_dense(DT_F32),
+                                                              .rows = v->rows,
+                                                              .cols = v->cols,
+                                                              .group = 1,
+                                                              .data = job.to,
+                                                              .row_bytes = row_bytes,
+                                                              .scale_rows = 1,
+                                                              .input = v->input};
+    drop_rest(w);
+    w->device = block;
+    w->device_bytes = bytes;
+    return TLM_OK;
+}
+
 static enum tlm_status load_vector(struct weight *w, struct tlm_error *e)
 {
     const struct quant_view *v = &w->view;
@@ -364,6 +409,8 @@ enum tlm_status cpu_weight_load(struct backend *b, struct weight *w, struct tlm_
 {
     if (w->uses & WEIGHT_VECTOR)
         return load_vector(w, e);
+    if ((w->uses & WEIGHT_MATMUL) && w->view.format->code == QUANT_REAL)
+        return expand_matrix((struct cpu_backend *)b, w, e);
     if ((w->uses & WEIGHT_MATMUL) && w->view.format->code != QUANT_DENSE)
         return pack_matrix((struct cpu_backend *)b, w, e);
     return TLM_OK;

@@ -143,6 +143,20 @@ static inline void vf_load2(const float *p, vf *a, vf *b)
     *a = _mm512_permutex2var_ps(lo, even, hi);
     *b = _mm512_permutex2var_ps(lo, _mm512_add_epi32(even, _mm512_set1_epi32(1)), hi);
 }
+/* Lanes i and i ^ step exchanged, step below VF_LANES. */
+static inline vf vf_swap(vf a, int step)
+{
+    switch (step) {
+    case 1:
+        return _mm512_permute_ps(a, 0xb1);
+    case 2:
+        return _mm512_permute_ps(a, 0x4e);
+    case 4:
+        return _mm512_shuffle_f32x4(a, a, 0xb1);
+    default:
+        return _mm512_shuffle_f32x4(a, a, 0x4e);
+    }
+}
 static inline void vf_store2(float *p, vf a, vf b)
 {
     const __m512i lo = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -337,6 +351,17 @@ static inline void vf_load2(const float *p, vf *a, vf *b)
     __m256 lo = _mm256_permute2f128_ps(x, y, 0x20), hi = _mm256_permute2f128_ps(x, y, 0x31);
     *a = _mm256_shuffle_ps(lo, hi, 0x88);
     *b = _mm256_shuffle_ps(lo, hi, 0xdd);
+}
+static inline vf vf_swap(vf a, int step)
+{
+    switch (step) {
+    case 1:
+        return _mm256_permute_ps(a, 0xb1);
+    case 2:
+        return _mm256_permute_ps(a, 0x4e);
+    default:
+        return _mm256_permute2f128_ps(a, a, 1);
+    }
 }
 static inline void vf_store2(float *p, vf a, vf b)
 {
@@ -587,6 +612,10 @@ static inline void vf_load2(const float *p, vf *a, vf *b)
     float32x4x2_t t = vld2q_f32(p);
     *a = t.val[0];
     *b = t.val[1];
+}
+static inline vf vf_swap(vf a, int step)
+{
+    return step == 1 ? vrev64q_f32(a) : vextq_f32(a, a, 2);
 }
 static inline void vf_store2(float *p, vf a, vf b)
 {

@@ -57,6 +57,11 @@ struct vector_kernels {
      * [0] pairs (i, i + dims/2), [1] pairs (2i, 2i + 1). */
     void (*rope[2])(float *y, const float *x, const float *cos, const float *sin, int64_t dims);
 
+    /* y [n] = x as it meets the codes of a weight (quant.h): in order, whole
+     * blocks rotated. y is not x when there is an order. Rounds as
+     * quant_input_apply does. */
+    void (*input)(float *y, const float *x, const struct quant_input *in, int64_t n);
+
     /* To a cache element type and back, by enum kv_type. */
     void (*store[KV_TYPE_COUNT])(void *y, const float *x, int64_t n);
     void (*load[KV_TYPE_COUNT])(float *y, const void *x, int64_t n);

@@ -2,6 +2,7 @@
  * that defines ISA(name) as name_<isa>. */
 #include "backend/cpu/simd_math.h"
 #include "backend/cpu/vector_kernels.h"
+#include "quant/hadamard.h"
 
 #include <math.h>
 
@@ -175,6 +176,83 @@ static void ISA(rope_pairs_f32)(float *y, const float *x, const float *cos, cons
     }
 }
 
+/* Steps of butterflies inside vectors, then between them; n is a multiple of VF_LANES. */
+static void ISA(butterflies)(float *x, int64_t n)
+{
+    float lane_sign[VF_LANES];
+    vf sign[VF_LANES];
+    for (int step = 1; step < VF_LANES; step *= 2) {
+        for (int i = 0; i < VF_LANES; i++)
+            lane_sign[i] = i & step ? -1.0f : 1.0f;
+        sign[step] = vf_load(lane_sign);
+    }
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        vf v = vf_load(x + i);
+        for (int step = 1; step < VF_LANES; step *= 2)
+            v = vf_fma(v, sign[step], vf_swap(v, step));
+        vf_store(x + i, v);
+    }
+    for (int64_t len = VF_LANES; len < n; len *= 2)
+        for (int64_t i = 0; i < n; i += 2 * len)
+            for (int64_t j = i; j < i + len; j += VF_LANES) {
+                vf a = vf_load(x + j), b = vf_load(x + j + len);
+                vf_store(x + j, vf_add(a, b));
+                vf_store(x + j + len, vf_sub(a, b));
+            }
+}
+
+static void ISA(hadamard)(float *x, int64_t h, const float *signs)
+{
+    const int m = hadamard_odd(h);
+    const int64_t n = h / m;
+    if (n % VF_LANES) {
+        hadamard(x, h, false);
+        return;
+    }
+    for (int i = 0; i < m; i++)
+        ISA(butterflies)(x + i * n, n);
+    const vf scale = vf_set1((float)(1 / sqrt((double)h)));
+    for (int64_t c = 0; c < n; c += VF_LANES) {
+        vf in[HADAMARD_M_MAX];
+        for (int i = 0; i < m; i++)
+            in[i] = vf_load(x + i * n + c);
+        for (int j = 0; j < m; j++) {
+            vf sum = m > 1 ? vf_zero() : in[0];
+            for (int i = 0; m > 1 && i < m; i++)
+                sum = vf_fma(vf_set1(signs[j * m + i]), in[i], sum);
+            vf_store(x + j * n + c, vf_mul(sum, scale));
+        }
+    }
+}
+
+static void ISA(flip)(float *y, const float *x, const float *sign, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VF_LANES <= n; i += VF_LANES)
+        vf_store(y + i, vf_mul(vf_load(x + i), vf_load(sign + i)));
+    for (; i < n; i++)
+        y[i] = x[i] * sign[i];
+}
+
+static void ISA(input_f32)(float *y, const float *x, const struct quant_input *in, int64_t n)
+{
+    float signs[HADAMARD_M_MAX * HADAMARD_M_MAX];
+    if (in->order)
+        for (int64_t k = 0; k < n; k++)
+            y[k] = x[in->order[k]];
+    if (!in->block)
+        return;
+    if (in->signs_first)
+        ISA(flip)(y, in->order ? y : x, in->signs, n);
+    else if (!in->order && y != x)
+        memcpy(y, x, (size_t)n * sizeof *y);
+    hadamard_signs(hadamard_odd(in->block), false, signs);
+    for (int64_t k = 0; k < n; k += in->block)
+        ISA(hadamard)(y + k, in->block, signs);
+    if (!in->signs_first)
+        ISA(flip)(y, y, in->signs, n);
+}
+
 static void ISA(store_f32)(void *y, const float *x, int64_t n)
 {
     memcpy(y, x, (size_t)n * 4);
@@ -299,6 +377,7 @@ void ISA(vector_init)(struct vector_kernels *k)
     k->softcap = ISA(softcap_f32);
     k->rope[0] = ISA(rope_half_f32);
     k->rope[1] = ISA(rope_pairs_f32);
+    k->input = ISA(input_f32);
     k->store[KV_F32] = ISA(store_f32);
     k->store[KV_F16] = ISA(store_f16);
     k->store[KV_BF16] = ISA(store_bf16);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/fp.h"
+#include "quant/hadamard.h"
 
 /* The 32 lanes of a sum, halved down to one. */
 static float sum_lanes(float *lane)
@@ -93,6 +94,11 @@ static void rope_pairs_f32_scalar(float *y, const float *x, const float *cos, co
         y[2 * i] = a * cos[i] - b * sin[i];
         y[2 * i + 1] = b * cos[i] + a * sin[i];
     }
+}
+
+static void input_f32_scalar(float *y, const float *x, const struct quant_input *in, int64_t n)
+{
+    quant_input_apply(in, x, n, y);
 }
 
 static void store_f32_scalar(void *y, const float *x, int64_t n)
@@ -184,6 +190,7 @@ void vector_init_scalar(struct vector_kernels *k)
     k->softcap = softcap_f32_scalar;
     k->rope[0] = rope_half_f32_scalar;
     k->rope[1] = rope_pairs_f32_scalar;
+    k->input = input_f32_scalar;
     k->store[KV_F32] = store_f32_scalar;
     k->store[KV_F16] = store_f16_scalar;
     k->store[KV_BF16] = store_bf16_scalar;

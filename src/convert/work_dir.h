@@ -1,0 +1,26 @@
+/* A directory that appears under its name when it is complete. Until then it
+ * is NAME.part-PID-N beside it, locked by the process that fills it; what a
+ * killed process left is removed by the next one that wants the same name. */
+#ifndef CONVERT_WORK_DIR_H
+#define CONVERT_WORK_DIR_H
+
+#include <stddef.h>
+
+#include "base/err.h"
+
+struct work_dir {
+    char *name, *path; /* final and temporary */
+    int fd;            /* of the temporary one, holds the lock; -1: none */
+};
+
+enum tlm_status work_dir_open(struct work_dir *d, const char *name, struct tlm_error *e);
+/* Writes a file of it. */
+enum tlm_status work_dir_write(const struct work_dir *d, const char *file, const void *data, size_t size,
+                               struct tlm_error *e);
+enum tlm_status work_dir_copy(const struct work_dir *d, const char *file, const char *from, struct tlm_error *e);
+/* Gives it its name, which must not exist. */
+enum tlm_status work_dir_commit(struct work_dir *d, struct tlm_error *e);
+/* Removes it with everything in it unless it was committed. */
+void work_dir_close(struct work_dir *d);
+
+#endif

@@ -1,0 +1,98 @@
+/* Running a conversion: the model is fetched, progress shown, signals end it. */
+#include "convert_run.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "fetch_bar.h"
+#include "out.h"
+#include "run.h"
+
+struct job {
+    int terminal, quiet;
+    struct meter meter;
+};
+
+static volatile sig_atomic_t ended_by; /* a signal that asks to end */
+
+static void on_ending(int number)
+{
+    ended_by = number;
+}
+
+/* What ends the program otherwise would leave the unfinished directory behind. */
+static void catch_terminations(void)
+{
+    static const int numbers[] = {SIGTERM, SIGHUP, SIGQUIT};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        struct sigaction action;
+        if (sigaction(numbers[i], NULL, &action) != 0 || action.sa_handler == SIG_IGN)
+            continue;
+        memset(&action, 0, sizeof action);
+        action.sa_handler = on_ending;
+        action.sa_flags = SA_RESTART;
+        sigemptyset(&action.sa_mask);
+        sigaction(numbers[i], &action, NULL);
+    }
+}
+
+static int report(void *user, const struct tlm_convert_progress *p)
+{
+    struct job *j = user;
+    if (p->note != NULL && j->quiet)
+        return 0;
+    if (p->note != NULL) {
+        meter_clear(&j->meter);
+        out_print("%s\n", p->note);
+        out_flush();
+    } else if (j->terminal) {
+        if (!j->meter.shown)
+            meter_start(&j->meter, p->done_bytes);
+        meter_show(&j->meter, "writing", p->done_bytes, p->total_bytes, p->name, p->done_bytes == p->total_bytes);
+    }
+    return interrupted() || ended_by || out_failed();
+}
+
+/* "org/name" of a name on a hub; NULL for what exists here. Free with tool_free. */
+static char *hub_name(const char *model)
+{
+    if (access(model, F_OK) == 0)
+        return NULL;
+    size_t n = strcspn(model, "@:");
+    char *name = tool_alloc(n + 1, 1);
+    memcpy(name, model, n);
+    return name;
+}
+
+int convert_run(struct convert_run *r)
+{
+    struct tlm_error e = {TLM_OK, ""};
+    struct job j = {.terminal = isatty(2), .quiet = r->quiet};
+    char *path;
+    r->options->progress = report;
+    r->options->user = &j;
+    if (access(r->out, F_OK) == 0) /* before anything is fetched */
+        return tlm_convert(".", r->out, r->options, &e) == TLM_OK ? 0 : out_tlm_error(&e);
+    int status = run_resolve(r->model, &path);
+    if (status != 0)
+        return status;
+    char *name = hub_name(r->model);
+    r->options->base_model = name;
+    catch_interrupt();
+    catch_terminations();
+    if (tlm_convert(path, r->out, r->options, &e) != TLM_OK) {
+        meter_end(&j.meter);
+        if (interrupted())
+            status = EXIT_INTERRUPTED;
+        else if (!ended_by)
+            status = out_tlm_error(&e);
+    }
+    meter_clear(&j.meter);
+    release_interrupt();
+    tool_free(name);
+    tlm_hub_path_free(path);
+    if (ended_by)
+        end_by_signal(ended_by);
+    return status;
+}
