@@ -34,7 +34,7 @@
 #define TEXT_ROWS_SCORE_FROM_ROW                                                                                       \
     {                                                                                                                  \
         "--score-from", NULL, CLI_INT, CLI_EXTRA, "1", "1", "1000000000", NULL,                                        \
-            "first position of a row that counts; half of the row is llama.cpp's figure"                               \
+            "first position of a row that counts; half of the row plus 1 is llama.cpp's figure"                        \
     }
 #define TEXT_ROWS_BOS_ROW                                                                                              \
     {                                                                                                                  \
