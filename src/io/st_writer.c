@@ -13,12 +13,10 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-
-enum { SUFFIX_MAX = 64 };
+#include "io/whole_file.h"
 
 struct st_writer {
-    char *path, *temporary;
-    FILE *f; /* NULL before begin and after commit */
+    struct whole_file file;
     cJSON *header, *metadata;
     uint64_t declared, start; /* start: of the data in the file, once it is written to by place */
     _Atomic uint64_t written;
@@ -26,39 +24,33 @@ struct st_writer {
 
 static enum tlm_status io_error(const struct st_writer *w, struct tlm_error *e)
 {
-    return err_set(e, TLM_EIO, "%s: cannot be written: %s", w->path, strerror(errno));
+    return err_set(e, TLM_EIO, "%s: cannot be written: %s", w->file.path, strerror(errno));
 }
 
 enum tlm_status st_writer_new(const char *path, struct st_writer **out, struct tlm_error *e)
 {
-    size_t n = strlen(path);
     *out = NULL;
     struct st_writer *w = mem_new(sizeof *w);
     if (!w)
         return err_nomem(e, sizeof *w);
-    w->path = mem_strdup(path);
-    w->temporary = mem_alloc(n + SUFFIX_MAX);
+    enum tlm_status s = whole_file_init(&w->file, path, e);
     w->header = cJSON_CreateObject();
     w->metadata = w->header ? cJSON_AddObjectToObject(w->header, "__metadata__") : NULL;
-    if (!w->path || !w->temporary || !w->metadata) {
+    if (s == TLM_OK && !w->metadata)
+        s = err_nomem(e, sizeof *w->metadata);
+    if (s == TLM_OK)
+        *out = w;
+    else
         st_writer_free(w);
-        return err_nomem(e, n + SUFFIX_MAX);
-    }
-    *out = w;
-    return TLM_OK;
+    return s;
 }
 
 void st_writer_free(struct st_writer *w)
 {
     if (!w)
         return;
-    if (w->f) {
-        fclose(w->f);
-        unlink(w->temporary);
-    }
+    whole_file_deinit(&w->file);
     cJSON_Delete(w->header);
-    mem_free(w->path);
-    mem_free(w->temporary);
     mem_free(w);
 }
 
@@ -115,39 +107,17 @@ enum tlm_status st_writer_add(struct st_writer *w, const char *name, enum dtype 
     return TLM_OK;
 }
 
-/* A name that is free, in the same folder so that renaming cannot fail for a
- * file system's border. */
-static int open_temporary(struct st_writer *w)
-{
-    int fd = -1;
-    for (int i = 0; i < 100 && fd < 0; i++) {
-        snprintf(w->temporary, strlen(w->path) + SUFFIX_MAX, "%s.part-%ld-%d", w->path, (long)getpid(), i);
-        fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd < 0 && errno != EEXIST)
-            break;
-    }
-    return fd;
-}
-
 enum tlm_status st_writer_try(const char *path, struct tlm_error *e)
 {
-    struct st_writer *w = NULL;
-    enum tlm_status s = st_writer_new(path, &w, e);
-    if (s != TLM_OK)
-        return s;
+    struct whole_file file;
     struct stat st;
-    bool there = stat(path, &st) == 0;
-    int fd = there && !S_ISREG(st.st_mode) ? -1 : open_temporary(w);
-    if (there && !S_ISREG(st.st_mode))
-        s = err_set(e, TLM_EIO, "%s: cannot be written: it is %s", path,
-                    S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
-    else if (fd < 0)
-        s = io_error(w, e);
-    if (fd >= 0) {
-        close(fd);
-        unlink(w->temporary);
-    }
-    st_writer_free(w);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return err_set(e, TLM_EIO, "%s: cannot be written: it is %s", path,
+                       S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
+    enum tlm_status s = whole_file_init(&file, path, e);
+    if (s == TLM_OK)
+        s = whole_file_begin(&file, e);
+    whole_file_deinit(&file);
     return s;
 }
 
@@ -157,32 +127,29 @@ enum tlm_status st_writer_begin(struct st_writer *w, struct tlm_error *e)
     if (!text)
         return err_nomem(e, 0);
     size_t n = strlen(text), padded = (n + 7) & ~(size_t)7;
-    int fd = open_temporary(w);
-    if (fd >= 0 && !(w->f = fdopen(fd, "wb"))) {
-        int error = errno;
-        close(fd);
-        unlink(w->temporary);
-        errno = error;
-    }
-    if (!w->f) {
+    enum tlm_status s = whole_file_begin(&w->file, e);
+    if (s != TLM_OK) {
         cJSON_free(text);
-        return io_error(w, e);
+        return s;
     }
     uint8_t length[8];
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)((uint64_t)padded >> (8 * i));
-    bool ok = fwrite(length, 1, 8, w->f) == 8 && fwrite(text, 1, n, w->f) == n &&
-              fwrite("        ", 1, padded - n, w->f) == padded - n;
+    s = whole_file_put(&w->file, length, 8, e);
+    if (s == TLM_OK)
+        s = whole_file_put(&w->file, text, n, e);
+    if (s == TLM_OK)
+        s = whole_file_put(&w->file, "        ", padded - n, e);
     cJSON_free(text);
-    return ok ? TLM_OK : io_error(w, e);
+    return s;
 }
 
 enum tlm_status st_writer_put(struct st_writer *w, const void *data, size_t bytes, struct tlm_error *e)
 {
     if (bytes > w->declared - w->written)
-        return err_set(e, TLM_EINTERNAL, "%s: more data than tensors", w->path);
+        return err_set(e, TLM_EINTERNAL, "%s: more data than tensors", w->file.path);
     w->written += bytes;
-    return fwrite(data, 1, bytes, w->f) == bytes ? TLM_OK : io_error(w, e);
+    return whole_file_put(&w->file, data, bytes, e);
 }
 
 uint64_t st_writer_next(const struct st_writer *w)
@@ -192,12 +159,12 @@ uint64_t st_writer_next(const struct st_writer *w)
 
 enum tlm_status st_writer_reserve(struct st_writer *w, struct tlm_error *e)
 {
-    long at = fflush(w->f) == 0 ? ftell(w->f) : -1;
+    long at = fflush(w->file.f) == 0 ? ftell(w->file.f) : -1;
     if (at < 0)
         return io_error(w, e);
     w->start = (uint64_t)at;
     off_t size = (off_t)(w->start + w->declared);
-    if (fallocate(fileno(w->f), 0, 0, size) == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
+    if (fallocate(fileno(w->file.f), 0, 0, size) == 0 || errno == EOPNOTSUPP || errno == ENOSYS)
         return TLM_OK;
     return io_error(w, e);
 }
@@ -206,9 +173,9 @@ enum tlm_status st_writer_put_at(struct st_writer *w, uint64_t at, const void *d
 {
     const char *p = data;
     if (at > w->declared || bytes > w->declared - at)
-        return err_set(e, TLM_EINTERNAL, "%s: more data than tensors", w->path);
+        return err_set(e, TLM_EINTERNAL, "%s: more data than tensors", w->file.path);
     for (size_t done = 0; done < bytes;) {
-        ssize_t n = pwrite(fileno(w->f), p + done, bytes - done, (off_t)(w->start + at + done));
+        ssize_t n = pwrite(fileno(w->file.f), p + done, bytes - done, (off_t)(w->start + at + done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -222,16 +189,7 @@ enum tlm_status st_writer_put_at(struct st_writer *w, uint64_t at, const void *d
 enum tlm_status st_writer_commit(struct st_writer *w, struct tlm_error *e)
 {
     if (w->written != w->declared)
-        return err_set(e, TLM_EINTERNAL, "%s: %llu bytes of data, expected %llu", w->path,
+        return err_set(e, TLM_EINTERNAL, "%s: %llu bytes of data, expected %llu", w->file.path,
                        (unsigned long long)atomic_load(&w->written), (unsigned long long)w->declared);
-    if (fflush(w->f) != 0 || fsync(fileno(w->f)) != 0)
-        return io_error(w, e);
-    FILE *f = w->f;
-    w->f = NULL;
-    if (fclose(f) != 0 || rename(w->temporary, w->path) != 0) {
-        enum tlm_status s = io_error(w, e);
-        unlink(w->temporary);
-        return s;
-    }
-    return TLM_OK;
+    return whole_file_commit(&w->file, e);
 }

@@ -82,36 +82,32 @@ static void column_codes_ordered(const struct quant_view *v, int64_t r, const in
     }
 }
 
-void quant_codes_gptq2(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, uint8_t *out)
+static inline void gptq_codes(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, uint8_t *out, int bits)
 {
     if (order_of(v))
         column_codes_ordered(v, r, order_of(v) + k0, n, out);
     else
-        column_codes(v, r, k0, n, out, 2);
+        column_codes(v, r, k0, n, out, bits);
+}
+
+void quant_codes_gptq2(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, uint8_t *out)
+{
+    gptq_codes(v, r, k0, n, out, 2);
 }
 
 void quant_codes_gptq3(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, uint8_t *out)
 {
-    if (order_of(v))
-        column_codes_ordered(v, r, order_of(v) + k0, n, out);
-    else
-        column_codes(v, r, k0, n, out, 3);
+    gptq_codes(v, r, k0, n, out, 3);
 }
 
 void quant_codes_gptq4(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, uint8_t *out)
 {
-    if (order_of(v))
-        column_codes_ordered(v, r, order_of(v) + k0, n, out);
-    else
-        column_codes(v, r, k0, n, out, 4);
+    gptq_codes(v, r, k0, n, out, 4);
 }
 
 void quant_codes_gptq8(const struct quant_view *v, int64_t r, int64_t k0, int64_t n, uint8_t *out)
 {
-    if (order_of(v))
-        column_codes_ordered(v, r, order_of(v) + k0, n, out);
-    else
-        column_codes(v, r, k0, n, out, 8);
+    gptq_codes(v, r, k0, n, out, 8);
 }
 
 static void row_codes_ordered(const struct quant_view *v, int64_t r, const int32_t *order, int64_t n, uint8_t *out)
