@@ -1429,10 +1429,47 @@ static void bench_kernels(const struct isa *isa)
     guard_release();
 }
 
+/* Everything in the first level of cache. */
+static void bench_ints(const struct isa *isa, int rows)
+{
+    enum { N = 64 };
+    const int times = isa->init == vector_init_scalar ? 200 : 20000;
+    struct vector_kernels k;
+    vector_init_scalar(&k);
+    isa->init(&k);
+    struct int_dot d = {rows, N, N, N, N, N, true, NULL, 0};
+    int16_t *a = guard_words(rows * N, 2000), *tile = guard_words(N * N, 4000);
+    float *y = guard_random(rows * N, 3), *scale = guard_random(rows, 1e-4f);
+    uint8_t *codes = guard(N * N / 2);
+    double best[3] = {1e9, 1e9, 1e9};
+    for (int op = 0; op < 3; op++)
+        for (int round = 0; round < 5; round++) {
+            double t0 = now();
+            for (int i = 0; i < times; i++) {
+                if (op == 0)
+                    k.int_dot(y, a, tile, scale, NULL, &d);
+                else if (op == 1)
+                    k.kv_words(tile, codes, 4, N * N);
+                else
+                    k.kv_level_words(tile, codes, 4, N * N, a);
+            }
+            double t = (now() - t0) / times;
+            best[op] = t < best[op] ? t : best[op];
+        }
+    printf("%-7s block of 64 x 64, %d queries: int_dot %.0f ns (%.1f G products/s), 4 bits kv_words %.0f ns, "
+           "kv_level_words %.0f ns\n",
+           isa->name, rows, best[0] * 1e9, rows * N * N / best[0] * 1e-9, best[1] * 1e9, best[2] * 1e9);
+    guard_release();
+}
+
 static int bench(const struct isa *list, int n)
 {
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         bench_kernels(&list[i]);
+        bench_ints(&list[i], 3);
+        bench_ints(&list[i], 7);
+        bench_ints(&list[i], 48);
+    }
     for (int i = n > 1; i < n; i++)
         for (int threads = 1; threads <= 2; threads++)
             for (int type = 0; type < KV_TYPE_COUNT; type++) {

@@ -4,6 +4,13 @@
 
 enum { INT_LANES = 2 * VF_LANES };
 
+/* Rows in a tile at most: two accumulators each, and the operands. */
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(TLM_SIMD_AVX512)
+#define INT_ROWS 4
+#else
+#define INT_ROWS 8
+#endif
+
 /* What is NULL is a constant to the compiler. Probabilities, which have factors, cannot be NaN without their sum being
  * it, so only vectors without are looked through for it. */
 TILE_INLINE float ISA(pack)(bool factors, bool weights, int16_t *out, float *sum, const float *x, const float *factor,
@@ -60,15 +67,14 @@ static float ISA(int_pack)(int16_t *out, float *sum, const float *x, const float
 TILE_INLINE void ISA(int_dot_rows)(int rows, float *y, const int16_t *a, const int16_t *tile, const float *scale,
                                    const float *base, const struct int_dot *d, const char *ahead)
 {
-    const size_t steps = (size_t)d->width / INT_LANES * (size_t)d->n / 2;
-    const size_t step = ahead ? d->ahead_bytes / steps + 1 : 0;
+    const size_t share = d->ahead_bytes * INT_LANES / (size_t)d->width + 64;
     for (int x = 0; x < d->width; x += INT_LANES) {
-        vi acc[TILE_ROWS][2];
+        vi acc[INT_ROWS][2];
         for (int r = 0; r < rows; r++)
             acc[r][0] = acc[r][1] = vi_set1(0);
-        for (int i = 0; i < d->n; i += 2, ahead += step) {
-            if (step)
-                __builtin_prefetch(ahead);
+        for (const char *to = ahead + share; ahead && ahead < to; ahead += 64)
+            __builtin_prefetch(ahead);
+        for (int i = 0; i < d->n; i += 2) {
             const int16_t *t = tile + (int64_t)i * d->tile_stride + x;
             vp p = vp_load(t, t + d->tile_stride);
             for (int r = 0; r < rows; r++) {
@@ -91,15 +97,38 @@ TILE_INLINE void ISA(int_dot_rows)(int rows, float *y, const int16_t *a, const i
 }
 
 #define INT_TILE(r)                                                                                                    \
-    (ISA(int_dot_rows)(r, y, a, tile, scale, base, d, ahead), y += (r)*d->y_stride, a += (r)*d->a_stride,              \
-     scale += (r), base = base ? base + (r) : NULL, ahead = NULL)
+    case r:                                                                                                            \
+        ISA(int_dot_rows)(r, y, a, tile, scale, base, d, ahead);                                                       \
+        break;
 
+/* In as few groups of rows as there can be, of sizes that differ by one at most. */
 static void ISA(int_dot)(float *y, const int16_t *a, const int16_t *tile, const float *scale, const float *base,
                          const struct int_dot *d)
 {
-    int nq = d->rows;
     const char *ahead = d->ahead;
-    FOR_TILES(nq, INT_TILE)
+    int groups = (d->rows + INT_ROWS - 1) / INT_ROWS;
+    for (int left = d->rows; groups; groups--, ahead = NULL) {
+        int rows = (left + groups - 1) / groups;
+        switch (rows) {
+            INT_TILE(1)
+            INT_TILE(2)
+            INT_TILE(3)
+            INT_TILE(4)
+#if INT_ROWS == 8
+            INT_TILE(5)
+            INT_TILE(6)
+            INT_TILE(7)
+            INT_TILE(8)
+#endif
+        default:
+            break;
+        }
+        left -= rows;
+        y += rows * d->y_stride;
+        a += rows * d->a_stride;
+        scale += rows;
+        base = base ? base + rows : NULL;
+    }
 }
 
 TILE_INLINE void ISA(run_words)(int bits, int16_t *y, const uint8_t *in)

@@ -77,28 +77,28 @@ static void affine_rows(const struct cpu_backend *b, float *x, const uint8_t *co
 /* Channels by width, the widest first; n[0 .. 2] of each. */
 static void sort_channels(const struct kv_codec *c, const uint8_t *in, uint16_t *order, int n[3])
 {
-    /* Of the sets of four, their members and how many. */
-    static const uint8_t sets[16][5] = {{0, 0, 0, 0, 0}, {0, 0, 0, 0, 1}, {1, 0, 0, 0, 1}, {0, 1, 0, 0, 2},
-                                        {2, 0, 0, 0, 1}, {0, 2, 0, 0, 2}, {1, 2, 0, 0, 2}, {0, 1, 2, 0, 3},
-                                        {3, 0, 0, 0, 1}, {0, 3, 0, 0, 2}, {1, 3, 0, 0, 2}, {0, 1, 3, 0, 3},
-                                        {2, 3, 0, 0, 2}, {0, 2, 3, 0, 3}, {1, 2, 3, 0, 3}, {0, 1, 2, 3, 4}};
-    uint16_t list[3][KV_DIM_MAX + 4];
-    int bytes = (c->dim + 7) / 8;
-    n[0] = n[1] = n[2] = 0;
-    for (int i = 0; i < bytes; i++) {
-        unsigned all = i * 8 + 8 <= c->dim ? 0xff : (1u << (c->dim & 7)) - 1;
-        unsigned wide = c->f.mix ? in[c->sets + i] : 0, narrow = c->f.mix ? in[c->sets + bytes + i] : 0;
-        unsigned set[3] = {all & wide & ~narrow, all & ~(wide ^ narrow), all & narrow & ~wide};
-        for (int k = 0; k < 3; k++)
-            for (int half = 0; half < 8; half += 4) {
-                const uint8_t *members = sets[set[k] >> half & 15];
-                for (int j = 0; j < 4; j++) /* those beyond the set are overwritten by the next */
-                    list[k][n[k] + j] = (uint16_t)(i * 8 + half + members[j]);
-                n[k] += members[4];
-            }
+    enum { WORDS = KV_DIM_MAX / 64 };
+    uint64_t sets[3][WORDS] = {{0}};
+    int words = (c->dim + 63) / 64;
+    size_t bytes = ((size_t)c->dim + 7) / 8;
+    if (c->f.mix) {
+        memcpy(sets[0], in + c->sets, bytes);
+        memcpy(sets[2], in + c->sets + bytes, bytes);
     }
-    for (int k = 0, at = 0; k < 3; at += n[k++])
-        memcpy(order + at, list[k], (size_t)n[k] * sizeof *order);
+    for (int w = 0; w < words; w++) {
+        uint64_t all = (w + 1) * 64 <= c->dim ? ~UINT64_C(0) : (UINT64_C(1) << (c->dim & 63)) - 1;
+        uint64_t both = sets[0][w] ^ sets[2][w];
+        sets[1][w] = all & ~both;
+        sets[0][w] &= both & all;
+        sets[2][w] &= both & all;
+    }
+    for (int k = 0; k < 3; k++) {
+        const uint16_t *first = order;
+        for (int w = 0; w < words; w++)
+            for (uint64_t set = sets[k][w]; set; set &= set - 1)
+                *order++ = (uint16_t)(w * 64 + __builtin_ctzll(set));
+        n[k] = (int)(order - first);
+    }
 }
 
 static void chan_keys(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in, float *x, float *work,
@@ -189,13 +189,15 @@ static void code_words(const struct cpu_backend *b, const struct kv_codec *c, co
 }
 
 /* Where rows of channels go: rotary pairs half the turned channels apart. */
-static void place_rows(const struct kv_turn *turn, const uint16_t *order, int n, uint16_t *rows)
+static const uint16_t *place_rows(const struct kv_turn *turn, const uint16_t *order, int n, uint16_t *rows)
 {
-    int dims = turn && turn->interleaved ? turn->dims : 0;
+    if (!turn || !turn->interleaved)
+        return order;
     for (int i = 0; i < n; i++) {
         int c = order[i];
-        rows[i] = (uint16_t)(c >= dims ? c : c / 2 + (c & 1 ? dims / 2 : 0));
+        rows[i] = (uint16_t)(c >= turn->dims ? c : c / 2 + (c & 1 ? turn->dims / 2 : 0));
     }
+    return rows;
 }
 
 static void chan_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in,
@@ -203,14 +205,14 @@ static void chan_words(const struct cpu_backend *b, const struct kv_codec *c, co
 {
     float *scale = work, *low = work + c->dim;
     int16_t factor[KV_DIM_MAX], offset[KV_DIM_MAX];
-    uint16_t order[KV_DIM_MAX], rows[KV_DIM_MAX];
+    uint16_t order[KV_DIM_MAX], moved[KV_DIM_MAX];
     const uint8_t *codes = in + c->codes;
     int width = c->f.bits + c->f.mix, n[3], done = 0;
     halves(b, scale, in + c->scales, c->dim);
     halves(b, low, in + c->offsets, c->dim);
     *unit = b->vector.kv_channel_units(factor, offset, scale, low, c->dim, width);
     sort_channels(c, in, order, n);
-    place_rows(turn, order, c->dim, rows);
+    const uint16_t *rows = place_rows(turn, order, c->dim, moved);
     for (int k = 0; k < 3; k++) {
         int bits = c->f.bits + 1 - k;
         b->vector.kv_channel_words(x, codes, bits, rows + done, order + done, n[k], 14 - width, factor, offset);
