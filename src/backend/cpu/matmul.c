@@ -14,11 +14,16 @@
 
 enum {
     SHARE_MAX = 8,                  /* weights per loop */
+    TOKEN_UNIT = 48,                /* whole tiles of every kernel */
     TOKEN_BLOCK_BYTES = 192 * 1024, /* activations of a task */
     TOKEN_BLOCK_MAX = 96,
     SCRATCH_BYTES = 16 << 20, /* activations of a pass; more tokens take several */
     TASKS_PER_THREAD = 8
 };
+
+_Static_assert(TOKEN_UNIT % MATMUL_TILE_INT == 0 && TOKEN_UNIT % MATMUL_TILE_MAX == 0 &&
+                   TOKEN_UNIT % MATMUL_DENSE_TOKENS == 0 && TOKEN_BLOCK_MAX % TOKEN_UNIT == 0,
+               "whole tiles");
 
 enum kind { KIND_INT, KIND_FLOAT, KIND_DENSE };
 
@@ -110,14 +115,27 @@ static void store_tile(const struct part *p, int64_t row, int64_t token, int tok
     }
 }
 
+/* Panels of a part, at most MATMUL_PANELS_INT, by tokens first .. end. */
+static void run_int(const struct linear_job *j, const struct part *p, int64_t panel, int panels, int64_t first,
+                    int64_t end)
+{
+    _Alignas(64) float y[MATMUL_PANELS_INT * MATMUL_TILE_INT * PANEL_ROWS];
+    const struct panel_layout *l = &p->packed->layout;
+    const uint8_t *w = p->packed->panels + (size_t)panel * l->panel_bytes;
+    for (int64_t t = first; t < end; t += MATMUL_TILE_INT) {
+        int n = (int)min_i64(MATMUL_TILE_INT, end - t);
+        p->int_fn(l, w, panels, j->q16 + t * j->blocks, n, y);
+        for (int i = 0; i < panels; i++)
+            store_tile(p, (panel + i) * PANEL_ROWS, t, n, y + i * n * PANEL_ROWS);
+    }
+}
+
 /* One panel of a part by tokens first .. end. */
 static void run_panel(const struct linear_job *j, const struct part *p, int64_t panel, int64_t first, int64_t end)
 {
     _Alignas(64) float y[MATMUL_DENSE_TOKENS * PANEL_ROWS];
     const int64_t row = panel * PANEL_ROWS;
-    const int tile = p->kind == KIND_INT     ? MATMUL_TILE_INT
-                     : p->kind == KIND_FLOAT ? j->kernels->tile_float
-                                             : MATMUL_DENSE_TOKENS;
+    const int tile = p->kind == KIND_FLOAT ? j->kernels->tile_float : MATMUL_DENSE_TOKENS;
     for (int64_t t = first; t < end; t += tile) {
         int n = (int)min_i64(tile, end - t);
         if (p->kind == KIND_DENSE) {
@@ -126,11 +144,7 @@ static void run_panel(const struct linear_job *j, const struct part *p, int64_t 
             p->dense_fn(w, p->view->row_bytes, (int)min_i64(PANEL_ROWS, p->rows - row), j->cols, x, j->cols, n, y);
         } else {
             const struct panel_layout *l = &p->packed->layout;
-            const uint8_t *w = p->packed->panels + (size_t)panel * l->panel_bytes;
-            if (p->kind == KIND_INT)
-                p->int_fn(l, w, j->q16 + t * j->blocks, n, y);
-            else
-                p->float_fn(l, w, j->f32 + t * j->blocks, n, y);
+            p->float_fn(l, p->packed->panels + (size_t)panel * l->panel_bytes, j->f32 + t * j->blocks, n, y);
         }
         store_tile(p, row, t, n, y);
     }
@@ -144,10 +158,14 @@ static void linear_task(void *arg, int task, int worker)
     int64_t first = task % j->token_blocks * j->token_block, end = min_i64(first + j->token_block, j->tokens);
     const struct part *p = j->part;
     int64_t skipped = 0;
-    for (; panel < last; panel++) {
+    for (int64_t n; panel < last; panel += n) {
         while (panel - skipped >= p->panels)
             skipped += p++->panels;
-        run_panel(j, p, panel - skipped, first, end);
+        n = p->kind == KIND_INT ? min_i64(MATMUL_PANELS_INT, min_i64(last, skipped + p->panels) - panel) : 1;
+        if (p->kind == KIND_INT)
+            run_int(j, p, panel - skipped, (int)n, first, end);
+        else
+            run_panel(j, p, panel - skipped, first, end);
     }
 }
 
@@ -181,13 +199,15 @@ static void run_pass(struct cpu_backend *b, struct linear_job *j, const struct t
     j->x = tensor_f32(x) + t0 * j->cols;
     j->tokens = tokens;
     int64_t bytes = j->f32 || !j->q16 ? j->cols * 4 : j->cols * 3;
-    int64_t fit = TOKEN_BLOCK_BYTES / (bytes ? bytes : 1) / MATMUL_DENSE_TOKENS * MATMUL_DENSE_TOKENS;
-    j->token_block = fit < MATMUL_DENSE_TOKENS ? MATMUL_DENSE_TOKENS : min_i64(fit, TOKEN_BLOCK_MAX);
+    int64_t fit = TOKEN_BLOCK_BYTES / (bytes ? bytes : 1) / TOKEN_UNIT * TOKEN_UNIT;
+    j->token_block = fit < TOKEN_UNIT ? TOKEN_UNIT : min_i64(fit, TOKEN_BLOCK_MAX);
     j->token_blocks = div_up(tokens, j->token_block);
     j->panels = 0;
     for (int i = 0; i < j->parts; i++)
         j->panels += j->part[i].panels;
-    j->panels_per_task = div_up(j->panels, (int64_t)pool_threads(b->base.pool) * TASKS_PER_THREAD);
+    j->panels_per_task = div_up(j->panels * j->token_blocks, (int64_t)pool_threads(b->base.pool) * TASKS_PER_THREAD);
+    if (j->panels_per_task > MATMUL_PANELS_INT) /* whole calls */
+        j->panels_per_task -= j->panels_per_task % MATMUL_PANELS_INT;
     if (j->q16 || j->f32 || j->input)
         pool_run(b->base.pool, (int)div_up(tokens, MATMUL_TILE_INT), convert_task, j);
     pool_run(b->base.pool, (int)(div_up(j->panels, j->panels_per_task) * j->token_blocks), linear_task, j);
@@ -224,8 +244,8 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
     const size_t token_bytes = (size_t)j.blocks * block_bytes + (j.input ? (size_t)j.cols * sizeof *j.y : 0);
     int64_t pass = total;
     if (token_bytes) {
-        int64_t fit = (int64_t)(SCRATCH_BYTES / token_bytes) / MATMUL_DENSE_TOKENS * MATMUL_DENSE_TOKENS;
-        pass = min_i64(total, fit < MATMUL_DENSE_TOKENS ? MATMUL_DENSE_TOKENS : fit);
+        int64_t fit = (int64_t)(SCRATCH_BYTES / token_bytes) / TOKEN_UNIT * TOKEN_UNIT;
+        pass = min_i64(total, fit < TOKEN_UNIT ? TOKEN_UNIT : fit);
         uint8_t *scratch = cpu_scratch(b, token_bytes * (size_t)pass);
         if (!scratch) {
             fill_nan(&j, total);

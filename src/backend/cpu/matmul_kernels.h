@@ -40,14 +40,16 @@ struct act_f32 {
 };
 
 enum {
-    MATMUL_TILE_INT = 8,     /* tokens per tile of act_q16 */
+    MATMUL_TILE_INT = 16,    /* tokens per tile of act_q16 */
+    MATMUL_PANELS_INT = 8,   /* panels that share a tile of act_q16 */
     MATMUL_TILE_MAX = 8,     /* largest tile of act_f32 */
     MATMUL_DENSE_TOKENS = 24 /* per call of a dense kernel: whole tiles of every set */
 };
 
+/* Neighbouring panels, at most MATMUL_PANELS_INT, times one tile: y [panels, tokens, 16], overwritten. */
+typedef void matmul_int_fn(const struct panel_layout *l, const uint8_t *panel, int panels, const struct act_q16 *x,
+                           int tokens, float *y);
 /* One panel times one tile: y [tokens, 16], overwritten. */
-typedef void matmul_int_fn(const struct panel_layout *l, const uint8_t *panel, const struct act_q16 *x, int tokens,
-                           float *y);
 typedef void matmul_float_fn(const struct panel_layout *l, const uint8_t *panel, const struct act_f32 *x, int tokens,
                              float *y);
 /* n <= 16 dense rows, row_bytes apart and unaligned, times `tokens` rows of x

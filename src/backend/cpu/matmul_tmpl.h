@@ -181,20 +181,29 @@ ALWAYS_INLINE bool needs_bias(enum panel_code code, enum panel_scale scale)
     return code <= PANEL_U6 && (scale == PANEL_PLAIN || scale == PANEL_LEVELS_ONLY);
 }
 
-ALWAYS_INLINE vi int_start(const struct act_q16 *x, int g, int bias, enum panel_code code, enum panel_scale scale,
-                           int group)
+/* What is the same for all rows, of one block and token; [2]: the groups of 16, or the first for the whole block. */
+struct act {
+    vf scale, sum[2];
+    vi start[2];
+};
+
+ALWAYS_INLINE struct act act_of(const struct act_q16 *x, int bias, enum panel_code code, enum panel_scale scale,
+                                int group)
 {
-    return vi_set1(needs_bias(code, scale) ? bias * (group == 16 ? x->isum16[g] : x->isum32) : 0);
+    struct act a = {.scale = vf_set1(x->scale)};
+    const bool biased = needs_bias(code, scale);
+    for (int g = 0; g < (group == 16 ? 2 : 1); g++) {
+        a.start[g] = vi_set1(biased ? bias * (group == 16 ? x->isum16[g] : x->isum32) : 0);
+        a.sum[g] = vf_set1(group == 16 ? x->sum16[g] : x->sum32);
+    }
+    return a;
 }
 
-/* Group g of a block: its dot product enters y. */
-ALWAYS_INLINE vf int_add(vf y, vi dot, const struct act_q16 *x, const struct factors *f, int g, enum panel_scale scale,
-                         int group)
+/* The dot product of group g enters y. */
+ALWAYS_INLINE vf int_add(vf y, vi dot, const struct act *a, const struct factors *f, int g, enum panel_scale scale)
 {
-    y = vf_fma(vf_mul(vf_set1(x->scale), f->scale[g]), vf_from_vi(dot), y);
-    if (has_offset(scale))
-        y = vf_fma(f->offset[g], vf_set1(group == 16 ? x->sum16[g] : x->sum32), y);
-    return y;
+    y = vf_fma(vf_mul(a->scale, f->scale[g]), vf_from_vi(dot), y);
+    return has_offset(scale) ? vf_fma(f->offset[g], a->sum[g], y) : y;
 }
 
 /* One block, one part, one token. */
@@ -202,11 +211,10 @@ ALWAYS_INLINE vf int_step(vf y, const vq c[QUADS], const struct act_q16 *x, cons
                           enum panel_code code, enum panel_scale scale, int group)
 {
     const int groups = group == 16 ? 2 : 1, quads = QUADS / groups;
+    struct act a = act_of(x, bias, code, scale, group);
     for (int g = 0; g < groups; g++) {
-        vi d = int_start(x, g, bias, code, scale, group);
-        vi hi = vq_dot(c + g * quads, quads, x->hi + g * quads * 4, vi_set1(0), dot_kind(code));
-        d = vq_dot(c + g * quads, quads, x->lo + g * quads * 4, vi_add(d, vi_shl(hi, 8)), dot_kind(code));
-        y = int_add(y, d, x, f, g, scale, group);
+        vi d = vq_dot(c + g * quads, quads, x->hi + g * quads * 4, x->lo + g * quads * 4, a.start[g], dot_kind(code));
+        y = int_add(y, d, &a, f, g, scale);
     }
     return y;
 }
@@ -219,10 +227,94 @@ ALWAYS_INLINE void int_codes(enum panel_code code, const uint8_t *p, vq table, v
             c[i] = vq_signed(c[i]);
 }
 
-ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, const struct act_q16 *x, int tokens,
-                             float *y, enum panel_code code, enum panel_scale scale, int group)
+/* Many panels by many tokens of one block: y[i], of panel i, is [tokens, 16]. */
+#ifdef SIMD_WORDS
+
+/* An instruction on bytes gives sums of 16 bits that have to be added up, in both planes. One on words takes half as
+ * many, but both planes at once, and adds in 32 bits. So where there are tokens to share the work, codes become words,
+ * and activations words in all rows. */
+ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, int b, int panels,
+                             const struct act_q16 *x, int tokens, float *y, vq table, int bias, enum panel_code code,
+                             enum panel_scale scale, int group)
+{
+    int16_t words[MATMUL_TILE_INT][PANEL_BLOCK];
+    vi sum[MATMUL_TILE_INT];
+    for (int t = 0; t < tokens; t++)
+        act_words(words[t], x[t].hi, x[t].lo);
+    for (int i = 0; i < panels * PARTS; i++) {
+        const uint8_t *u = unit + (size_t)(i / PARTS) * l->panel_bytes;
+        const int part = i % PARTS;
+        vq c[QUADS], half[QUADS];
+        int_codes(code, u + l->header_bytes + b * l->block_bytes + part * VQ_BYTES, table, c);
+        struct factors f = load_factors(l, u, b, part, scale, group);
+        for (int h = 0; h < 2; h++) {
+            for (int k = 0; k < QUADS; k++)
+                half[k] = vq_words(c[h * QUADS / 2 + k / 2], dot_kind(code) == DOT_SIGNED, k & 1);
+            for (int t = 0; t < tokens; t++) {
+                struct act a = act_of(x + t, bias, code, scale, group);
+                float *out = y + (i / PARTS * tokens + t) * PANEL_ROWS + part * VF_LANES;
+                vi d = h == 0 || group == 16 ? a.start[group == 16 ? h : 0] : sum[t];
+                for (int k = 0; k < QUADS; k++) {
+                    int32_t two;
+                    memcpy(&two, words[t] + h * PANEL_BLOCK / 2 + 2 * k, sizeof two);
+                    d = vq_word_dot(d, half[k], vq_set_quad(two));
+                }
+                if (group == 16 || h == 1)
+                    vf_store(out, int_add(vf_load(out), d, &a, &f, group == 16 ? h : 0, scale));
+                else
+                    sum[t] = d;
+            }
+        }
+    }
+}
+
+#else
+
+ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, int b, int panels,
+                             const struct act_q16 *x, int tokens, float *y, vq table, int bias, enum panel_code code,
+                             enum panel_scale scale, int group)
+{
+    for (int i = 0; i < panels; i++, unit += l->panel_bytes, y += tokens * PANEL_ROWS)
+        for (int part = 0; part < PARTS; part++) {
+            vq c[QUADS];
+            int_codes(code, unit + l->header_bytes + b * l->block_bytes + part * VQ_BYTES, table, c);
+            struct factors f = load_factors(l, unit, b, part, scale, group);
+            for (int t = 0; t < tokens; t++) {
+                float *out = y + t * PANEL_ROWS + part * VF_LANES;
+                vf_store(out, int_step(vf_load(out), c, x + t, &f, bias, code, scale, group));
+            }
+        }
+}
+
+#endif
+
+/* One panel by one token. */
+ALWAYS_INLINE void panel_int_1(const struct panel_layout *l, const uint8_t *p, const struct act_q16 *x, float *y,
+                               vq table, int bias, enum panel_code code, enum panel_scale scale, int group)
 {
     const int64_t units = l->units, header = l->header_bytes, block = l->block_bytes;
+    const int blocks = l->unit / PANEL_BLOCK;
+    vf acc[PARTS];
+    for (int i = 0; i < PARTS; i++)
+        acc[i] = vf_zero();
+    for (int64_t u = 0; u < units; u++) {
+        const uint8_t *unit = p;
+        p += header;
+        for (int b = 0; b < blocks; b++, p += block, x++)
+            for (int i = 0; i < PARTS; i++) {
+                vq c[QUADS];
+                int_codes(code, p + i * VQ_BYTES, table, c);
+                struct factors f = load_factors(l, unit, b, i, scale, group);
+                acc[i] = int_step(acc[i], c, x, &f, bias, code, scale, group);
+            }
+    }
+    for (int i = 0; i < PARTS; i++)
+        vf_store(y + i * VF_LANES, acc[i]);
+}
+
+ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, int panels, const struct act_q16 *x,
+                             int tokens, float *y, enum panel_code code, enum panel_scale scale, int group)
+{
     const int blocks = l->unit / PANEL_BLOCK;
     int bias = l->bias - (dot_kind(code) == DOT_SIGNED ? VQ_SIGNED_BIAS : 0);
     vq table = vq_table(l->table);
@@ -231,46 +323,22 @@ ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, con
         bias -= T4S_SHIFT;
     }
     if (tokens == 1) {
-        vf acc[PARTS];
-        for (int i = 0; i < PARTS; i++)
-            acc[i] = vf_zero();
-        for (int64_t u = 0; u < units; u++) {
-            const uint8_t *unit = p;
-            p += header;
-            for (int b = 0; b < blocks; b++, p += block, x++)
-                for (int i = 0; i < PARTS; i++) {
-                    vq c[QUADS];
-                    int_codes(code, p + i * VQ_BYTES, table, c);
-                    struct factors f = load_factors(l, unit, b, i, scale, group);
-                    acc[i] = int_step(acc[i], c, x, &f, bias, code, scale, group);
-                }
-        }
-        for (int i = 0; i < PARTS; i++)
-            vf_store(y + i * VF_LANES, acc[i]);
+        for (int i = 0; i < panels; i++)
+            panel_int_1(l, p + (size_t)i * l->panel_bytes, x, y + i * PANEL_ROWS, table, bias, code, scale, group);
         return;
     }
-    for (int i = 0; i < tokens * PARTS; i++)
+    for (int i = 0; i < panels * tokens * PARTS; i++)
         vf_store(y + i * VF_LANES, vf_zero());
-    for (int64_t u = 0; u < units; u++) {
-        const uint8_t *unit = p;
-        p += header;
-        for (int b = 0; b < blocks; b++, p += block, x += tokens)
-            for (int i = 0; i < PARTS; i++) {
-                vq c[QUADS];
-                int_codes(code, p + i * VQ_BYTES, table, c);
-                struct factors f = load_factors(l, unit, b, i, scale, group);
-                float *out = y + i * VF_LANES;
-                for (int t = 0; t < tokens; t++, out += PANEL_ROWS)
-                    vf_store(out, int_step(vf_load(out), c, x + t, &f, bias, code, scale, group));
-            }
-    }
+    for (int64_t u = 0; u < l->units; u++, p += l->unit_bytes)
+        for (int b = 0; b < blocks; b++, x += tokens)
+            int_block(l, p, b, panels, x, tokens, y, table, bias, code, scale, group);
 }
 
 #define DEFINE(CODE, code, SCALE, scale, group)                                                                        \
-    static void NAME(panel_int_##code##_##scale##_##group)(const struct panel_layout *l, const uint8_t *p,             \
+    static void NAME(panel_int_##code##_##scale##_##group)(const struct panel_layout *l, const uint8_t *p, int panels, \
                                                            const struct act_q16 *x, int tokens, float *y)              \
     {                                                                                                                  \
-        panel_int(l, p, x, tokens, y, PANEL_##CODE, PANEL_##SCALE, group);                                             \
+        panel_int(l, p, panels, x, tokens, y, PANEL_##CODE, PANEL_##SCALE, group);                                     \
     }
 PANEL_INTEGER_VARIANTS(DEFINE)
 #undef DEFINE

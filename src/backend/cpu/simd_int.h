@@ -2,10 +2,15 @@
  *
  *   vq       one part of a quad vector: VF_LANES rows of 4 bytes each
  *   vi       VF_LANES int32 lanes, one row each
+ *   vq_set_quad  the same four bytes in every row
  *   vi_round to the nearest integer, ties to even
  *   vi_store_i8  values are within -128 .. 127
  *   vq_shr   bits move within bytes or across them, so the result needs a mask
- *   vq_dot   init + sum over n quads (4 or 8) of 4 codes x 4 activations, per row
+ *   vq_dot   init + sum over n quads (4 or 8) of 4 codes x 4 activations of 16 bits,
+ *            256 * hi + lo, per row
+ *   vq_words where SIMD_WORDS is defined: bytes 0, 2 (odd: 1, 3) of every row as
+ *            16-bit integers, and vq_word_dot multiplies them by two such activations
+ *            in every row and adds the sum
  *
  * vq_dot takes codes as DOT_SIGNED says: signed bytes. The others promise that
  * codes are not negative and at most 2^b - 1 (or 2^5 for DOT_5), which lets
@@ -27,6 +32,8 @@
 #ifndef CPU_SIMD_INT_H
 #define CPU_SIMD_INT_H
 
+#include <stdbool.h>
+
 #include "backend/cpu/simd.h"
 
 enum dot { DOT_4, DOT_5, DOT_6, DOT_SIGNED };
@@ -43,6 +50,24 @@ ALWAYS_INLINE int32_t quad_load(const int8_t *x, int i)
     return q;
 }
 
+#if defined(__AVX2__)
+/* 256 * hi + lo of 8 quads, inputs 0, 2, 1, 3 of each. */
+ALWAYS_INLINE void act_words(int16_t out[32], const int8_t *hi, const int8_t *lo)
+{
+    const __m256i order =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
+    __m256i h = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(const void *)hi), order);
+    __m256i l = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(const void *)lo), order);
+    for (int i = 0; i < 2; i++) {
+        __m256i a = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(h)), 8);
+        __m256i b = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(l));
+        _mm256_storeu_si256((__m256i *)(void *)(out + 16 * i), _mm256_add_epi16(a, b));
+        h = _mm256_permute4x64_epi64(h, 0x4e);
+        l = _mm256_permute4x64_epi64(l, 0x4e);
+    }
+}
+#endif
+
 /* One line per operation, to be read as a table. */
 /* clang-format off */
 
@@ -53,6 +78,7 @@ typedef __m512i vi;
 
 ALWAYS_INLINE vq vq_load(const uint8_t *p) { return _mm512_loadu_si512(p); }
 ALWAYS_INLINE vq vq_set1(int a) { return _mm512_set1_epi8((char)a); }
+ALWAYS_INLINE vq vq_set_quad(int32_t q) { return _mm512_set1_epi32(q); }
 ALWAYS_INLINE vq vq_and(vq a, vq b) { return _mm512_and_si512(a, b); }
 ALWAYS_INLINE vq vq_or(vq a, vq b) { return _mm512_or_si512(a, b); }
 ALWAYS_INLINE vq vq_add(vq a, vq b) { return _mm512_add_epi8(a, b); }
@@ -89,12 +115,15 @@ ALWAYS_INLINE void vi_store_i8(int8_t *p, vi a) { _mm_storeu_si128((__m128i *)p,
 enum { VQ_SIGNED_BIAS = 128 };
 ALWAYS_INLINE vq vq_signed(vq a) { return _mm512_xor_si512(a, _mm512_set1_epi8((char)0x80)); }
 
-ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d)
+ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, vi init, enum dot d)
 {
     (void)d;
-    for (int i = 0; i < n; i++)
-        init = _mm512_dpbusd_epi32(init, c[i], _mm512_set1_epi32(quad_load(x, i)));
-    return init;
+    vi h = vi_set1(0);
+    for (int i = 0; i < n; i++) {
+        h = _mm512_dpbusd_epi32(h, c[i], _mm512_set1_epi32(quad_load(hi, i)));
+        init = _mm512_dpbusd_epi32(init, c[i], _mm512_set1_epi32(quad_load(lo, i)));
+    }
+    return vi_add(init, vi_shl(h, 8));
 }
 
 #else
@@ -102,27 +131,40 @@ ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d
 enum { VQ_SIGNED_BIAS = 0 };
 ALWAYS_INLINE vq vq_signed(vq a) { return a; }
 
-ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d)
+/* One plane, times unit. */
+ALWAYS_INLINE vi vq_dot_plane(const vq *c, int n, const int8_t *x, vi init, enum dot d, short unit)
 {
-    const vq ones = _mm512_set1_epi16(1);
+    const vq units = _mm512_set1_epi16(unit);
     if (d == DOT_SIGNED) {
         for (int i = 0; i < n; i++) {
-            vq q = _mm512_set1_epi32(quad_load(x, i));
+            vq q = vq_set_quad(quad_load(x, i));
             vq s = _mm512_mask_sub_epi8(q, _mm512_movepi8_mask(c[i]), _mm512_setzero_si512(), q);
             s = _mm512_maddubs_epi16(_mm512_abs_epi8(c[i]), s);
-            init = _mm512_add_epi32(init, _mm512_madd_epi16(s, ones));
+            init = _mm512_add_epi32(init, _mm512_madd_epi16(s, units));
         }
         return init;
     }
     const int step = d == DOT_4 ? 8 : d == DOT_5 ? 4 : 2;
     for (int i = 0; i < n; i += step) {
-        vq s = _mm512_maddubs_epi16(c[i], _mm512_set1_epi32(quad_load(x, i)));
+        vq s = _mm512_maddubs_epi16(c[i], vq_set_quad(quad_load(x, i)));
         for (int j = i + 1; j < i + step && j < n; j++)
-            s = _mm512_add_epi16(s, _mm512_maddubs_epi16(c[j], _mm512_set1_epi32(quad_load(x, j))));
-        init = _mm512_add_epi32(init, _mm512_madd_epi16(s, ones));
+            s = _mm512_add_epi16(s, _mm512_maddubs_epi16(c[j], vq_set_quad(quad_load(x, j))));
+        init = _mm512_add_epi32(init, _mm512_madd_epi16(s, units));
     }
     return init;
 }
+ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, vi init, enum dot d)
+{
+    return vq_dot_plane(c, n, lo, vq_dot_plane(c, n, hi, init, d, 256), d, 1);
+}
+#define SIMD_WORDS
+ALWAYS_INLINE vq vq_words(vq c, bool is_signed, bool odd)
+{
+    if (is_signed)
+        return _mm512_srai_epi16(odd ? c : _mm512_slli_epi16(c, 8), 8);
+    return odd ? _mm512_srli_epi16(c, 8) : _mm512_and_si512(c, _mm512_set1_epi16(0xff));
+}
+ALWAYS_INLINE vi vq_word_dot(vi acc, vq c, vq x) { return _mm512_add_epi32(acc, _mm512_madd_epi16(c, x)); }
 
 #endif
 
@@ -221,6 +263,7 @@ typedef __m256i vi;
 
 ALWAYS_INLINE vq vq_load(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
 ALWAYS_INLINE vq vq_set1(int a) { return _mm256_set1_epi8((char)a); }
+ALWAYS_INLINE vq vq_set_quad(int32_t q) { return _mm256_set1_epi32(q); }
 ALWAYS_INLINE vq vq_and(vq a, vq b) { return _mm256_and_si256(a, b); }
 ALWAYS_INLINE vq vq_or(vq a, vq b) { return _mm256_or_si256(a, b); }
 ALWAYS_INLINE vq vq_add(vq a, vq b) { return _mm256_add_epi8(a, b); }
@@ -259,26 +302,38 @@ ALWAYS_INLINE void vi_store_i8(int8_t *p, vi a)
 enum { VQ_SIGNED_BIAS = 0 };
 ALWAYS_INLINE vq vq_signed(vq a) { return a; }
 
-ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d)
+/* One plane, times unit. */
+ALWAYS_INLINE vi vq_dot_plane(const vq *c, int n, const int8_t *x, vi init, enum dot d, short unit)
 {
-    const vq ones = _mm256_set1_epi16(1);
+    const vq units = _mm256_set1_epi16(unit);
     if (d == DOT_SIGNED) {
         for (int i = 0; i < n; i++) {
-            vq s = _mm256_sign_epi8(_mm256_set1_epi32(quad_load(x, i)), c[i]);
-            s = _mm256_maddubs_epi16(_mm256_abs_epi8(c[i]), s);
-            init = _mm256_add_epi32(init, _mm256_madd_epi16(s, ones));
+            vq s = _mm256_maddubs_epi16(_mm256_abs_epi8(c[i]), _mm256_sign_epi8(vq_set_quad(quad_load(x, i)), c[i]));
+            init = _mm256_add_epi32(init, _mm256_madd_epi16(s, units));
         }
         return init;
     }
     const int step = d == DOT_4 ? 8 : d == DOT_5 ? 4 : 2;
     for (int i = 0; i < n; i += step) {
-        vq s = _mm256_maddubs_epi16(c[i], _mm256_set1_epi32(quad_load(x, i)));
+        vq s = _mm256_maddubs_epi16(c[i], vq_set_quad(quad_load(x, i)));
         for (int j = i + 1; j < i + step && j < n; j++)
-            s = _mm256_add_epi16(s, _mm256_maddubs_epi16(c[j], _mm256_set1_epi32(quad_load(x, j))));
-        init = _mm256_add_epi32(init, _mm256_madd_epi16(s, ones));
+            s = _mm256_add_epi16(s, _mm256_maddubs_epi16(c[j], vq_set_quad(quad_load(x, j))));
+        init = _mm256_add_epi32(init, _mm256_madd_epi16(s, units));
     }
     return init;
 }
+ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, vi init, enum dot d)
+{
+    return vq_dot_plane(c, n, lo, vq_dot_plane(c, n, hi, init, d, 256), d, 1);
+}
+#define SIMD_WORDS
+ALWAYS_INLINE vq vq_words(vq c, bool is_signed, bool odd)
+{
+    if (is_signed)
+        return _mm256_srai_epi16(odd ? c : _mm256_slli_epi16(c, 8), 8);
+    return odd ? _mm256_srli_epi16(c, 8) : _mm256_and_si256(c, _mm256_set1_epi16(0xff));
+}
+ALWAYS_INLINE vi vq_word_dot(vi acc, vq c, vq x) { return _mm256_add_epi32(acc, _mm256_madd_epi16(c, x)); }
 
 typedef __m256i vw;
 typedef struct { __m256i lo, hi; } vp;
@@ -360,6 +415,7 @@ typedef int32x4_t vi;
 
 ALWAYS_INLINE vq vq_load(const uint8_t *p) { return vld1q_u8(p); }
 ALWAYS_INLINE vq vq_set1(int a) { return vdupq_n_u8((uint8_t)a); }
+ALWAYS_INLINE vq vq_set_quad(int32_t q) { return vreinterpretq_u8_s32(vdupq_n_s32(q)); }
 ALWAYS_INLINE vq vq_and(vq a, vq b) { return vandq_u8(a, b); }
 ALWAYS_INLINE vq vq_or(vq a, vq b) { return vorrq_u8(a, b); }
 ALWAYS_INLINE vq vq_add(vq a, vq b) { return vaddq_u8(a, b); }
@@ -407,9 +463,8 @@ enum { VQ_SIGNED_BIAS = 0 };
 ALWAYS_INLINE vq vq_signed(vq a) { return a; }
 
 /* All codes fit a signed byte, so there is one way for all. */
-ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d)
+ALWAYS_INLINE vi vq_dot_plane(const vq *c, int n, const int8_t *x, vi init)
 {
-    (void)d;
 #ifdef __ARM_FEATURE_DOTPROD
     for (int i = 0; i < n; i += 4) {
         int8x16_t q = vld1q_s8(x + 4 * i);
@@ -428,6 +483,12 @@ ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *x, vi init, enum dot d
     }
     return vaddq_s32(init, vpaddq_s32(lo, hi));
 #endif
+}
+ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, vi init, enum dot d)
+{
+    (void)d;
+    vi h = vq_dot_plane(c, n, hi, vi_set1(0));
+    return vq_dot_plane(c, n, lo, vi_add(init, vi_shl(h, 8)));
 }
 
 typedef int16x8_t vw;

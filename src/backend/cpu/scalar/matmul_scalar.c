@@ -107,15 +107,19 @@ static void int_block(const struct panel_layout *l, const uint8_t *unit, const u
         }
 }
 
-static void panel_int_scalar(const struct panel_layout *l, const uint8_t *p, const struct act_q16 *x, int tokens,
-                             float *y)
+static void panel_int_scalar(const struct panel_layout *l, const uint8_t *panel, int panels, const struct act_q16 *x,
+                             int tokens, float *y)
 {
-    memset(y, 0, (size_t)tokens * PANEL_ROWS * sizeof *y);
-    for (int64_t u = 0; u < l->units; u++) {
-        const uint8_t *unit = p;
-        p += l->header_bytes;
-        for (int b = 0; b < l->unit / PANEL_BLOCK; b++, p += l->block_bytes, x += tokens)
-            int_block(l, unit, p, b, x, tokens, y);
+    memset(y, 0, (size_t)(panels * tokens) * PANEL_ROWS * sizeof *y);
+    for (int i = 0; i < panels; i++, panel += l->panel_bytes, y += tokens * PANEL_ROWS) {
+        const uint8_t *p = panel;
+        const struct act_q16 *xb = x;
+        for (int64_t u = 0; u < l->units; u++) {
+            const uint8_t *unit = p;
+            p += l->header_bytes;
+            for (int b = 0; b < l->unit / PANEL_BLOCK; b++, p += l->block_bytes, xb += tokens)
+                int_block(l, unit, p, b, xb, tokens, y);
+        }
     }
 }
 
