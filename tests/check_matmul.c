@@ -766,9 +766,11 @@ static void read_task(void *arg, int task, int worker)
     struct read_job *j = arg;
     uint64_t s[8] = {0};
     const uint64_t *p = j->p + (size_t)task * j->per_task;
-    for (size_t i = 0; i + 8 <= j->per_task; i += 8)
+    for (size_t i = 0; i + 8 <= j->per_task; i += 8) {
+        __builtin_prefetch(p + i + 512); /* the kernels do so too */
         for (int l = 0; l < 8; l++)
             s[l] ^= p[i + (size_t)l];
+    }
     for (int l = 0; l < 8; l++)
         j->sum[worker & 63] ^= s[l];
 }
