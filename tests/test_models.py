@@ -137,6 +137,20 @@ def test_last_of_equal_keys_counts(turbolm, tmp_path):
     assert done.returncode == 1 and "expected [128, 128]" in done.stderr
 
 
+@pytest.mark.parametrize("name, change", [
+    ("gemma3_text.hf", {"hidden_activation": None, "hidden_act": "silu"}),
+    ("llama.hf", {"hidden_activation": "relu"}),
+])
+def test_activation_is_named_by_the_key_of_the_type(turbolm, tmp_path, name, change):
+    """transformers reads hidden_activation in Gemma 3 alone, and there nothing else."""
+    golden = load(name)
+    config = {k: v for k, v in (golden["config"] | change).items() if v is not None}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    make_model.write_safetensors(str(tmp_path / "model.safetensors"), make_model.tensors_of(golden))
+    got = run_logits(turbolm, tmp_path, golden["tokens"], tmp_path / "l.npy")
+    assert np.abs(got - decode(golden["logits"], config["vocab_size"])).max() <= tolerance(name)
+
+
 @pytest.mark.parametrize("change, message", [
     ({"model_type": "no_such_type"}, "Model type no_such_type not supported."),
     ({"hidden_size": "64"}, "hidden_size: found a string"),

@@ -87,6 +87,7 @@ static enum tlm_status configure(void *params, const cJSON *config, struct tlm_e
                             .max_positions = 131072,
                             .rms_norm_eps = 1e-6f,
                             .rope_theta = 1e6f,
+                            .act_key = "hidden_activation",
                             .act = ACT_GELU_TANH,
                             .tied = true,
                             .sliding_window = 4096};

@@ -48,7 +48,7 @@ static enum tlm_status load_act(struct nn_config *c, const cJSON *config, struct
     } acts[] = {{"silu", ACT_SILU},          {"swish", ACT_SILU},    {"gelu_pytorch_tanh", ACT_GELU_TANH},
                 {"gelu_new", ACT_GELU_TANH}, {"gelu", ACT_GELU_ERF}, {"relu", ACT_RELU},
                 {"relu2", ACT_RELU2}};
-    const char *key = json_get(config, "hidden_activation") ? "hidden_activation" : "hidden_act", *name = NULL;
+    const char *key = c->act_key ? c->act_key : "hidden_act", *name = NULL;
     enum tlm_status s = json_str(config, key, &name, e);
     if (s != TLM_OK || !name)
         return s;

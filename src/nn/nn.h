@@ -21,6 +21,7 @@ struct nn_config {
     bool rope_interleaved; /* rope_traditional: pairs are neighbours */
     bool tied;             /* the output head is the embedding */
     bool attention_bias, mlp_bias;
+    const char *act_key; /* the key that names act; NULL: hidden_act */
     enum act act;
     int64_t sliding_window; /* 0: none */
     bool *is_sliding;       /* [layers], owned */

@@ -46,20 +46,10 @@ LIMIT = 2e-3
 
 def mlx_convert(source, mode, out):
     """An MLX directory, with rope_theta where mlx-lm looks for it."""
-    src = tempfile.mkdtemp()
-    for name in os.listdir(source):
-        os.symlink(os.path.join(source, name), os.path.join(src, name))
-    os.remove(os.path.join(src, "config.json"))
-    with open(os.path.join(source, "config.json")) as f:
-        config = json.load(f)
-    rope = config.get("rope_parameters", {})
-    if "rope_theta" in rope:
-        config["rope_theta"] = rope["rope_theta"]
-    elif "full_attention" in rope:
-        config["rope_theta"] = rope["full_attention"]["rope_theta"]
-        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-    with open(os.path.join(src, "config.json"), "w") as f:
-        json.dump(config, f)
+    import mlx_float32
+
+    work = tempfile.mkdtemp()
+    src = mlx_float32.with_rope_theta(source, work)
     cmd = [sys.executable, "-m", "mlx_lm", "convert", "--hf-path", src, "--mlx-path", out, "-q"]
     if mode.startswith("affine"):
         bits, group = mode[6:].split("g")
@@ -67,7 +57,7 @@ def mlx_convert(source, mode, out):
     else:
         cmd += ["--q-mode", mode]
     done = subprocess.run(cmd, capture_output=True, text=True)
-    shutil.rmtree(src)
+    shutil.rmtree(work)
     if done.returncode:
         sys.exit(done.stderr[-2000:])
 
@@ -97,35 +87,12 @@ def mlx_dequantised(directory):
     return out
 
 
-class WithoutBfloat16:
-    """mlx.core, except that arrays asked for in bfloat16 are in float32."""
-
-    def __init__(self, mx):
-        self.mx = mx
-
-    def __getattr__(self, name):
-        return getattr(self.mx, name)
-
-    def array(self, x, dtype=None):
-        return self.mx.array(x, self.mx.float32 if dtype == self.mx.bfloat16 else dtype)
-
-
 def mlx_logits(directory, ids):
     import mlx.core as mx
-    import mlx.nn as nn
-    from mlx.utils import tree_map
-    from mlx_lm.models import gemma3_text
-    from mlx_lm.utils import load_model
 
-    gemma3_text.mx = WithoutBfloat16(mx)
-    look_up = nn.QuantizedEmbedding.__call__
-    nn.QuantizedEmbedding.__call__ = lambda self, x: look_up(self, x).astype(mx.float32)
-    from pathlib import Path
+    import mlx_float32
 
-    model, _ = load_model(Path(directory))
-    model.update(tree_map(lambda a: a.astype(mx.float32) if mx.issubdtype(a.dtype, mx.floating) else a,
-                          model.parameters()))
-    return np.array(model(mx.array([ids])).astype(mx.float32))[0]
+    return np.array(mlx_float32.model_of(directory)(mx.array([ids])))[0]
 
 
 def reference(models, name, mode, directory):

@@ -15,7 +15,6 @@ own text must agree only as far as that allows: shown, not judged. Judged is the
 BlockCache of block_cache.py, turbolm's rule in MLX.
 """
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from mlx_lm.models import cache as C
 from mlx_lm.utils import load
 
 from block_cache import BLOCK, BlockCache
+from mlx_float32 import with_rope_theta
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import tiny_model  # noqa: E402
@@ -50,26 +50,6 @@ THEIRS = {
     "QuantizedKVCache 4 bits": {"bits": 4, "group": 64}, "QuantizedKVCache 6 bits": {"bits": 6, "group": 64},
     "QuantizedKVCache 8 bits": {"bits": 8, "group": 32},
 }
-
-
-def directory(source, folder):
-    """As mlx-lm 0.32.2 needs it, which overlooks rope_parameters."""
-    out = os.path.join(folder, os.path.basename(os.path.normpath(source)))
-    os.mkdir(out)
-    for name in os.listdir(source):
-        if name != "config.json":
-            os.symlink(os.path.join(os.path.abspath(source), name), os.path.join(out, name))
-    with open(os.path.join(source, "config.json"), encoding="utf-8") as f:
-        config = json.load(f)
-    rope = config.get("rope_parameters", {})
-    if "full_attention" in rope:
-        config["rope_theta"] = rope["full_attention"]["rope_theta"]
-        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-    elif "rope_theta" in rope:
-        config["rope_theta"] = rope["rope_theta"]
-    with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as f:
-        json.dump(config, f)
-    return out
 
 
 class Compare:
@@ -239,7 +219,7 @@ def main():
             model = tiny_model.make(os.path.join(folder, "m"), num_attention_heads=2, num_key_value_heads=1,
                                     head_dim=64)
         else:
-            model = directory(a.model, folder)
+            model = with_rope_theta(a.model, folder)
         c = Compare(a.turbolm, model, folder)
         text = " ".join("%d. %s" % (i, SENTENCES[i % 4]) for i in range(1, 44)) if a.long else " ".join(SENTENCES * 3)
         for case in list(cases(c, model, a.gguf, text))[a.skip :]:
