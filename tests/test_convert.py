@@ -189,6 +189,24 @@ def test_options_without_effect(convert, tiny_model):
                                 "warning: --q-mode has no effect without -q\n")
 
 
+@pytest.mark.parametrize("args, message", [
+    (["--quant-predicate", "mixed_3_6"], "argument --quant-predicate: needs --quantize"),
+    (["--q-override", "lm_head=8"], "argument --q-override: needs --quantize"),
+    (["-d", "--q-override", "lm_head=8"], "argument --q-override: needs --quantize"),
+    (["-q", "--q-mode", "turbo", "--seed", str(2**53 + 1)], "must be from 0 to %d, but is %d" % (2**53, 2**53 + 1)),
+    (["--to", "gguf", "--out", "x/"], "x/: a folder's name, expected that of a GGUF file")])
+def test_options_that_need_another(turbolm, tiny_model, args, message):
+    got = turbolm("convert", "--model", tiny_model(), *args)
+    assert got.returncode == 2 and got.stderr.endswith(message + "\n"), got.stderr
+
+
+def test_nothing_to_dequantize(convert, tiny_model):
+    source = tiny_model()
+    convert(source, "-d")
+    assert convert.warnings == "warning: %s: none of the matrices is quantised: there is nothing to dequantise\n" % (
+        source)
+
+
 def test_existing_path(turbolm, tiny_model, tmp_path):
     for make in (lambda p: p.mkdir(), lambda p: p.write_text("x"), lambda p: p.symlink_to("nowhere")):
         path = tmp_path / "out"
@@ -200,7 +218,14 @@ def test_existing_path(turbolm, tiny_model, tmp_path):
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def test_parents_are_made(convert, tiny_model):
+def test_name_that_is_too_long(refused, tiny_model, tmp_path):
+    for name in ("x" * 300, "/".join(["x" * 200] * 30)):
+        assert refused(tiny_model(), out=tmp_path / name).endswith(": cannot be written: File name too long")
+
+
+def test_parents_are_made(convert, tiny_model, tmp_path):
+    convert(tiny_model(), "--to", "gguf", out="a/b/c.gguf")
+    assert os.listdir(tmp_path / "a" / "b") == ["c.gguf"]
     assert os.path.exists(os.path.join(convert(tiny_model(), out="a/b/c/"), "config.json"))
 
 
@@ -336,17 +361,65 @@ def test_broken_sources(refused, tmp_path):
     weights["model.layers.1.mlp.up_proj.weight"][7, 3] = np.inf
     maker._write_weights(path, weights)
     assert refused(source, "-q", *SMALL).endswith("tensor model.layers.1.mlp.up_proj.weight, row 7: holds a value "
-                                                  "that is not finite, which cannot be quantised")
+                                                  "that is not finite or too large, and cannot be quantised")
     maker._write_weights(path, maker.weights() | {"model.extra.weight": np.zeros(3, np.float32)})
     assert "model.extra.weight is not part of a llama model" in refused(source)
 
 
-def test_full_disk(refused, tiny_model):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
+@pytest.mark.parametrize("name", ["merges.txt", "additional_chat_templates/x.jinja"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda p: os.symlink("/dev/zero", p)])
+def test_files_without_end(refused, tmp_path, make, name):
+    """Not waited for, not copied until the disk is full."""
+    source = maker.make(tmp_path / "source")
+    path = os.path.join(source, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    make(path)
+    assert refused(source, timeout=60) == path + ": not a regular file"
 
-    message = refused(tiny_model(), "-q", *SMALL, preexec_fn=limit)
-    assert message.endswith("out/model.safetensors: cannot be written: File too large")
+
+@pytest.mark.parametrize("value, dtype, args, holds", [
+    (65519.0, "float16", [], True), (-65520.0, "float16", [], False), (65520.0, "float16", ["-q", *SMALL], False),
+    (65520.0, "float32", ["-q", *SMALL], True), (3.3962e38, "bfloat16", [], False), (3.39e38, "bfloat16", [], True)])
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj.weight", "model.norm.weight"])
+def test_values_beyond_the_type(turbolm, refused, tmp_path, name, value, dtype, args, holds):
+    """No finite value becomes infinite."""
+    source = maker.make(tmp_path / "source", with_weights=False)
+    weights = maker.weights()
+    weights[name][..., 7] = value
+    maker._write_weights(os.path.join(source, "model.safetensors"), weights)
+    if holds:
+        got = turbolm("convert", "--model", source, "--out", tmp_path / "out", "--dtype", dtype, *args)
+        assert got.returncode == 0, got.stderr
+    else:
+        assert refused(source, "--dtype", dtype, *args).endswith(
+            "tensor %s, row 0: holds a value that %s cannot hold" % (name, dtype))
+
+
+def test_scales_beyond_the_type(convert, refused, tmp_path):
+    source = maker.make(tmp_path / "source", with_weights=False)
+    weights = maker.weights()
+    weights["lm_head.weight"] *= 1e7
+    maker._write_weights(os.path.join(source, "model.safetensors"), weights)
+    q = convert(source, "-q", "--q-bits", "2", *SMALL, out="q")
+    assert refused(q, "--dtype", "float16").endswith("tensor lm_head: has a scale or bias that float16 cannot hold")
+    assert "tensor lm_head.weight, row" in refused(q, "-d", "--dtype", "float16")
+
+
+@pytest.mark.parametrize("size, args, file", [
+    (9000, ["-q", *SMALL], "/model.safetensors"), (10, [], "/config.json"), (1000, [], "/tokenizer.json"),
+    (9000, ["--to", "gguf"], ""), (0, ["--to", "gguf"], "")])
+def test_full_disk(refused, tiny_model, tmp_path, size, args, file):
+    message = refused(tiny_model(), *args, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
+    assert message == "%s%s: cannot be written: File too large" % (tmp_path / "out", file)
+
+
+@pytest.mark.parametrize("to, status, message", [
+    (">/dev/full", 1, "error: cannot write to standard output: No space left on device\n"),
+    (">&-", 1, "error: cannot write to standard output: Bad file descriptor\n"), ("| head -c 1", 141, "")])
+def test_output_that_is_not_taken(turbolm_bin, tiny_model, tmp_path, to, status, message):
+    got = subprocess.run(["bash", "-c", "%s convert --model %s --out %s %s; exit ${PIPESTATUS[0]}" %
+                          (turbolm_bin, tiny_model(), tmp_path / "out", to)], capture_output=True, text=True)
+    assert (got.returncode, got.stderr) == (status, message) and leftovers(tmp_path) == []
 
 
 def test_target_that_cannot_be_written(refused, tiny_model, tmp_path):
@@ -361,10 +434,13 @@ def large(tmp_path_factory):
     return maker.make(tmp_path_factory.mktemp("large"), vocab_size=120000)
 
 
-def start(turbolm_bin, large, out):
-    """The process once its directory is there."""
-    p = subprocess.Popen([turbolm_bin, "convert", "--model", large, "--out", out, "-q", "--q-group-size", "32",
-                          "--threads", "1"],
+QUANTIZE = ("-q", "--q-group-size", "32")
+GGUF = ("--to", "gguf", "--gguf-type", "Q4_1")
+
+
+def start(turbolm_bin, large, out, *args):
+    """The process once its directory or file is there."""
+    p = subprocess.Popen([turbolm_bin, "convert", "--model", large, "--out", out, "--threads", "1", *args],
                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                          preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     while p.poll() is None and not glob.glob(out + ".part-*"):
@@ -372,16 +448,17 @@ def start(turbolm_bin, large, out):
     return p
 
 
+@pytest.mark.parametrize("args", [QUANTIZE, GGUF], ids=["mlx", "gguf"])
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGHUP, -1)])
-def test_ended(turbolm_bin, large, tmp_path, number, status):
+def test_ended(turbolm_bin, large, tmp_path, number, status, args):
     out, ended = str(tmp_path / "out"), 0
     for i in range(5):
-        p = start(turbolm_bin, large, out)
+        p = start(turbolm_bin, large, out, *args)
         time.sleep(0.004 * i)
         p.send_signal(number)
         text = p.communicate()[1]
         if p.returncode == 0:  # it was quicker
-            assert "model.safetensors" in os.listdir(out)
+            assert args == GGUF or "model.safetensors" in os.listdir(out)
             os.rename(out, out + "%d" % i)
             continue
         assert (p.returncode, text) == (status, b"")
@@ -390,19 +467,32 @@ def test_ended(turbolm_bin, large, tmp_path, number, status):
     assert ended
 
 
-def test_killed(turbolm, turbolm_bin, large, tmp_path):
+@pytest.mark.parametrize("args", [QUANTIZE, GGUF], ids=["mlx", "gguf"])
+def test_killed(turbolm, turbolm_bin, large, tmp_path, args):
     """What a killed process leaves has another name, and the next one takes it away."""
     out, left = str(tmp_path / "out"), []
     while not left:
-        p = start(turbolm_bin, large, out)
+        p = start(turbolm_bin, large, out, *args)
         p.kill()
         p.communicate()
         if os.path.exists(out):
             os.rename(out, str(tmp_path / ("done%d" % p.pid)))
         left = leftovers(tmp_path)
     assert len(left) == 1 and left[0].startswith("out.part-%d-" % p.pid)
-    os.makedirs(tmp_path / "out.part-x")  # not a name of ours
-    got = turbolm("convert", "--model", large, "--out", out)
+    others = ["out.part-%d-%s" % (p.pid, x) for x in ("", "0x", "x")] + ["out.part-x"]  # not names of ours
+    for name in others:
+        (tmp_path / name).write_text("x")
+    got = turbolm("convert", "--model", large, "--out", out, *args)
     assert got.returncode == 0
-    assert got.stderr == "warning: %s: removed, left by a conversion that was killed\n" % left[0]
-    assert leftovers(tmp_path) == ["out", "out.part-x"]
+    assert got.stderr == "warning: %s: removed, left by a process that was killed\n" % left[0]
+    assert leftovers(tmp_path) == sorted(["out", *others])
+
+
+@pytest.mark.parametrize("args", [QUANTIZE, GGUF], ids=["mlx", "gguf"])
+def test_never_onto_what_came_meanwhile(turbolm_bin, large, tmp_path, args):
+    out = tmp_path / "out"
+    p = start(turbolm_bin, large, str(out), *args)
+    out.write_text("someone else's")
+    text = p.communicate()[1].decode()
+    assert (p.returncode, text) == (1, "error: %s: cannot be written: File exists\n" % out)
+    assert leftovers(tmp_path) == ["out"] and out.read_text() == "someone else's"

@@ -336,6 +336,31 @@ def test_bad_text(turbolm, tiny_model, text, data, message):
     assert run(turbolm, tiny_model(), text, "--sequence-length", "9").returncode == 0
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers(turbolm, tiny_model, text, tmp_path, value):
+    """No perplexity of nan; compare says which model it is."""
+    bad, good = tiny.make(tmp_path / "bad", with_weights=False), tiny_model()
+    weights = tiny.weights()
+    weights["lm_head.weight"][70, 3] = value
+    tiny._write_weights(os.path.join(bad, "model.safetensors"), weights)
+    for args in (["perplexity", "--model", bad], ["compare", good, bad], ["compare", bad, good]):
+        got = turbolm(*args, "--data-path", text, "--sequence-length", "32", "--num-samples", "2")
+        last = got.stderr.splitlines()[-1]
+        assert got.returncode == 1 and last.startswith("error: %s: logit of token 70 is " % bad), got.stderr
+        assert "Perplexity" not in got.stdout
+
+
+def test_seed_without_effect(turbolm, tiny_model, text):
+    got = turbolm("perplexity", "--model", tiny_model(), "--data-path", text, "--sequence-length", "32",
+                  "--num-samples", "2", "--seed", "5")
+    assert (got.returncode, got.stderr) == (0, "warning: --seed has no effect on a text, which is read in its order\n")
+
+
+def test_text_without_end(turbolm, tiny_model):
+    got = turbolm("perplexity", "--model", tiny_model(), "--data-path", "/dev/zero", timeout=60)
+    assert (got.returncode, got.stderr) == (1, "error: /dev/zero has a NUL byte\n")
+
+
 def test_text_that_is_not_there(turbolm, tiny_model, text, tmp_path):
     for name in ("/absent/text", tmp_path / "absent.txt"):
         got = run(turbolm, tiny_model(), name)

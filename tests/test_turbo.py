@@ -143,6 +143,20 @@ def test_seed_settings(turbolm, tiny_model, tmp_path, change, message):
     assert got.returncode == 1 and message in got.stderr and got.stderr.count("\n") == 1, got.stderr
 
 
+def test_what_stays_plain_is_said(turbolm, tiny_model, tmp_path):
+    source = tiny_model()
+
+    def warnings(*args):
+        got = turbolm("turboquant", "convert", "--model", source, "--out", tmp_path / ("out" + "".join(args)), *args)
+        assert got.returncode == 0, got.stderr
+        return got.stderr
+
+    assert warnings("--group-size", "32") == ""
+    assert warnings("--group-size", "64").endswith(
+        ": 2 of 16 matrices are not quantised, because their inputs are no multiple of the group size 64\n")
+    assert warnings("--skip", "model", "lm_head") == "warning: %s: none of the matrices is quantised\n" % source
+
+
 def test_skip_and_dequantize(turbolm, tiny_model, logits, tmp_path):
     out, plain = tmp_path / "out", tmp_path / "plain"
     got = turbolm("turboquant", "convert", "--model", tiny_model(), "--out", out, "--group-size", "32", "--skip", "mlp",

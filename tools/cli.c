@@ -272,11 +272,11 @@ static int take_integer(const struct parser *p, const struct cli_option *o, cons
     if (!cli_read_integer(text, &negative, &magnitude, &overflow))
         return type_error(p, o, "int", text);
     if (o->type == CLI_NATURAL) {
-        if (overflow || (negative && magnitude > 0)) {
+        unsigned long long most = o->max != NULL ? strtoull(o->max, NULL, 10) : UINT64_MAX;
+        if (overflow || (negative && magnitude > 0) || magnitude > most) {
             char shown[128];
             tool_fit_text(shown, sizeof shown, text);
-            return cli_usage_error(p->command, p->prog, o->name, "must be from 0 to %llu, but is %s",
-                                   (unsigned long long)UINT64_MAX, shown);
+            return cli_usage_error(p->command, p->prog, o->name, "must be from 0 to %llu, but is %s", most, shown);
         }
         v->natural = magnitude;
         return -1;

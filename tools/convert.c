@@ -79,6 +79,16 @@ static int check_target(const char *prog, const struct cli_value *v)
     return v[MLX_PATH].given ? 0 : cli_usage_error(&convert_command, prog, "--to", "gguf needs --mlx-path FILE.gguf");
 }
 
+/* Refused as what names matrices to quantise is no mere setting. */
+static int check_quantize(const char *prog, const struct cli_value *v)
+{
+    static const int needing[] = {QUANT_PREDICATE, Q_OVERRIDE};
+    for (size_t i = 0; i < sizeof needing / sizeof needing[0]; i++)
+        if (v[needing[i]].given && !v[QUANTIZE].truth)
+            return cli_usage_error(&convert_command, prog, options[needing[i]].name, "needs --quantize");
+    return 0;
+}
+
 static void warn_of_unused(const struct cli_value *v)
 {
     static const int settings[] = {Q_GROUP_SIZE, Q_BITS, Q_MODE};
@@ -109,6 +119,8 @@ static int run(const char *prog, const struct cli_value *v)
                                     .threads = (int)v[THREADS].integer};
     struct convert_run r = {.options = &o, .model = v[HF_PATH].text, .out = v[MLX_PATH].text};
     int status = check_target(prog, v);
+    if (status == 0)
+        status = check_quantize(prog, v);
     if (status != 0)
         return status;
     warn_of_unused(v);

@@ -85,7 +85,10 @@ int convert_run(struct convert_run *r)
         meter_end(&j.meter);
         if (interrupted())
             status = EXIT_INTERRUPTED;
-        else if (!ended_by)
+        else if (ended_by ||
+                 e.status == TLM_ECANCELED) /* by the signal, or as the output fails, which is said at the end */
+            status = 1;
+        else
             status = out_tlm_error(&e);
     }
     meter_clear(&j.meter);

@@ -132,13 +132,15 @@ void run_warn_of_context(const struct tlm_request *r, const struct tlm_stats *s,
                     (long long)context);
 }
 
-/* name: for messages. */
+/* name: for messages. Ends with the part that has a NUL byte: it is no text, and may be a device without end. */
 static int read_all(FILE *f, const char *name, char **text, size_t *len)
 {
     size_t room = 65536, n = 0, got;
     char *buffer = tool_alloc(room, 1);
     while ((got = fread(buffer + n, 1, room - n - 1, f)) > 0) {
         n += got;
+        if (memchr(buffer + n - got, '\0', got) != NULL)
+            break;
         if (room - n - 1 == 0) {
             buffer = tool_grow(buffer, room, 2);
             room *= 2;

@@ -30,6 +30,8 @@ int text_rows_open(struct text_rows *t)
         (void)out_tlm_error(&e);
         return 1;
     }
+    if (t->seed_given)
+        out_warning("--seed has no effect on a text, which is read in its order");
     int status = run_read_text(t->path, &t->text, &t->len);
     if (status != 0)
         return status;

@@ -53,6 +53,7 @@ struct text_rows {
     size_t most;   /* rows, at least 1 */
     int bos;       /* the beginning-of-text token first in each row; -1: where the tokenizer adds it */
     uint32_t seed; /* of the order of documents */
+    int seed_given;
 };
 
 /* Reads the text, or finds the data set, before a model is loaded in vain.

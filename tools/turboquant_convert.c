@@ -19,7 +19,7 @@ static const struct cli_option options[N_OPTIONS] = {
     [OUT] = {"--out", NULL, CLI_TEXT, CLI_REQUIRED, NULL, NULL, NULL, NULL, "directory to write; must not exist"},
     [BITS] = {"--bits", NULL, CLI_INT, 0, "4", "1", "64", NULL, "bits of a code; mode lut: 2, 4 or 8"},
     [GROUP_SIZE] = {"--group-size", NULL, CLI_INT, 0, "64", "1", "1048576", NULL, "inputs that share a scale"},
-    [SEED] = {"--seed", NULL, CLI_NATURAL, 0, "0", NULL, NULL, NULL, "of the signs of all rotations"},
+    [SEED] = {"--seed", NULL, CLI_NATURAL, 0, "0", NULL, "9007199254740992", NULL, "of the signs of all rotations"},
     [MODE] = {"--mode", NULL, CLI_CHOICE, 0, "auto", NULL, NULL, modes,
               "affine: evenly spaced levels between each group's ends; lut: levels for normal numbers; auto: affine"},
     [DTYPE] = {"--dtype", NULL, CLI_CHOICE, 0, NULL, NULL, NULL, dtypes,

@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 
-static enum tlm_status open_regular(const char *path, int *fd, size_t *size, struct tlm_error *e)
+enum tlm_status file_open(const char *path, int *fd, size_t *size, struct tlm_error *e)
 {
     struct stat st;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -35,7 +35,7 @@ enum tlm_status file_map_open(struct file_map *m, const char *path, struct tlm_e
 {
     int fd;
     *m = (struct file_map){0};
-    enum tlm_status s = open_regular(path, &fd, &m->size, e);
+    enum tlm_status s = file_open(path, &fd, &m->size, e);
     if (s != TLM_OK)
         return s;
     if (m->size == 0) {
@@ -92,7 +92,7 @@ enum tlm_status file_read(const char *path, size_t max, char **data, size_t *siz
 {
     int fd;
     size_t n;
-    enum tlm_status s = open_regular(path, &fd, &n, e);
+    enum tlm_status s = file_open(path, &fd, &n, e);
     if (s != TLM_OK)
         return s;
     char *p = NULL;
@@ -132,6 +132,15 @@ bool file_is_dir(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+void file_make_parents(char *path)
+{
+    for (char *slash = *path ? strchr(path + 1, '/') : NULL; slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        (void)mkdir(path, 0777); /* a failure shows in what is made inside */
+        *slash = '/';
+    }
 }
 
 char *path_join(const char *dir, const char *name)

@@ -1,7 +1,9 @@
 /* tlm_convert: checks, opening, the choice of the target. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/cpu.h"
 #include "base/file.h"
@@ -47,6 +49,9 @@ enum tlm_status tlm_convert(const char *model, const char *out, const struct tlm
     static const struct tlm_convert_options defaults;
     if (!model || !*model || !out || !*out)
         return err_set(e, TLM_EINVAL, "%s: no path given", !model || !*model ? "model" : "out");
+    struct stat st;
+    if (lstat(out, &st) != 0 && errno != ENOENT && errno != ENOTDIR)
+        return err_set(e, TLM_EIO, "%s: cannot be written: %s", out, strerror(errno));
     if (file_exists(out))
         return err_set(e, TLM_EIO,
                        "Cannot save to the path %s as it already exists. Please delete the file/directory or specify "

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "convert/gguf_out.h"
 
@@ -247,10 +248,22 @@ static enum tlm_status check_options(const struct tlm_convert_options *o, struct
     return TLM_OK;
 }
 
+static enum tlm_status open_file(struct target *t, struct tlm_error *e)
+{
+    char *path = mem_strdup(t->j->out);
+    if (!path)
+        return err_nomem(e, strlen(t->j->out));
+    file_make_parents(path);
+    mem_free(path);
+    return gguf_writer_new(t->j->out, &t->w, e);
+}
+
 static enum tlm_status run(struct target *t, struct tlm_error *e)
 {
     struct convert_job *j = t->j;
     enum tlm_status s = check_options(j->o, e);
+    if (s == TLM_OK && j->out[strlen(j->out) - 1] == '/')
+        s = err_set(e, TLM_EINVAL, "%s: a folder's name, expected that of a GGUF file", j->out);
     if (s == TLM_OK)
         s = gguf_traits_find(j->source, &t->traits, e);
     if (s != TLM_OK)
@@ -260,7 +273,7 @@ static enum tlm_status run(struct target *t, struct tlm_error *e)
     t->type = ggml_encoder_by_name(j->o->gguf_type ? j->o->gguf_type : usual_type(j->source));
     t->f16 = ggml_encoder_by_name("F16");
     t->f32 = ggml_encoder_by_name("F32");
-    s = gguf_writer_new(j->out, &t->w, e);
+    s = open_file(t, e);
     if (s == TLM_OK)
         s = gguf_metadata_write(j, t->traits, t->type, t->w, e);
     if (s == TLM_OK && !j->source->model.ck->is_gguf)

@@ -109,23 +109,44 @@ static bool encode_row(const struct plan_row *r, float *row, uint8_t *codes, uin
     return quant_encode(p, r->type, row, n, codes, scales, biases);
 }
 
+/* A row of the source as elements of the type; what is quantised can have no
+ * infinite elements but those that the type brought in. */
+static bool take_row(const struct writing *w, int64_t row, float *out)
+{
+    const struct plan_row *r = w->row;
+    const int64_t cols = r->w->view.cols;
+    decode_row(w, row, out);
+    if (r->type == DT_F32 || is_dense_of(r, r->type))
+        return true;
+    if (!quant_holds(r->type, out, cols, r->w->view.format->code != QUANT_DENSE))
+        return false;
+    for (int64_t c = 0; r->action == PLAN_ENCODE && c < cols; c++)
+        out[c] = quant_round(r->type, out[c]);
+    return true;
+}
+
+static enum tlm_status bad_row(const struct writing *w, int64_t row, const char *problem, struct tlm_error *e)
+{
+    return err_set(e, TLM_EFORMAT, "%s: tensor %s%s, row %lld: holds a value that %s", w->j->model, w->row->w->name,
+                   kind_name(w->row), (long long)row, problem);
+}
+
 static enum tlm_status encode_rows(const struct writing *w, struct worker *k, int64_t from, int64_t n)
 {
     const struct plan_row *r = w->row;
     const int64_t rows = r->w->view.rows, cols = r->w->view.cols;
     size_t code_row = (size_t)(r->code_bytes / (uint64_t)rows), scale_row = (size_t)(r->scale_bytes / (uint64_t)rows);
-    bool round = r->action == PLAN_ENCODE && r->type != DT_F32 && !is_dense_of(r, r->type);
     for (int64_t i = 0; i < n; i++) {
-        decode_row(w, from + i, k->row);
-        for (int64_t c = 0; round && c < cols; c++)
-            k->row[c] = quant_round(r->type, k->row[c]);
+        if (!take_row(w, from + i, k->row)) {
+            char problem[64];
+            snprintf(problem, sizeof problem, "%s cannot hold", plan_dtype_name(r->type));
+            return bad_row(w, from + i, problem, &k->error);
+        }
         uint8_t *codes = k->codes + (size_t)i * code_row;
         if (r->action == PLAN_PLAIN)
             quant_store(r->type, k->row, cols, codes);
         else if (!encode_row(r, k->row, codes, k->scales + (size_t)i * scale_row, k->biases + (size_t)i * scale_row))
-            return err_set(&k->error, TLM_EFORMAT,
-                           "%s: tensor %s%s, row %lld: holds a value that is not finite, which cannot be quantised",
-                           w->j->model, r->w->name, kind_name(r), (long long)(from + i));
+            return bad_row(w, from + i, "is not finite or too large, and cannot be quantised", &k->error);
     }
     enum tlm_status s =
         st_writer_put_at(w->w, w->codes_at + (uint64_t)from * code_row, k->codes, (size_t)n * code_row, &k->error);
@@ -213,6 +234,9 @@ static enum tlm_status put_scales(const struct writing *w, const void *data, uin
     for (int64_t i = 0; i < n && s == TLM_OK; i += CHUNK) {
         int64_t k = n - i < CHUNK ? n - i : CHUNK;
         quant_decode(&flat, 0, i, k, x);
+        if (!quant_holds(r->type, x, k, false))
+            return err_set(e, TLM_EFORMAT, "%s: tensor %s: has a scale or bias that %s cannot hold", w->j->model,
+                           r->w->name, plan_dtype_name(r->type));
         quant_store(r->type, x, k, out);
         s = st_writer_put_at(w->w, at + (uint64_t)i * to_size, out, (size_t)k * to_size, e);
     }
@@ -375,17 +399,6 @@ static enum tlm_status write_weights(struct writing *w, struct tlm_error *e)
     return s;
 }
 
-/* Messages name files where they were to be, not where they are until then. */
-static void rename_error(const struct work_dir *d, struct tlm_error *e)
-{
-    char *at = e && d->path && d->path[0] ? strstr(e->message, d->path) : NULL;
-    if (!at)
-        return;
-    size_t was = strlen(d->path), is = strlen(d->name);
-    memcpy(at, d->name, is);
-    memmove(at + is, at + was, strlen(at + was) + 1);
-}
-
 static enum tlm_status announce(struct convert_job *j, const struct plan *p, struct tlm_error *e)
 {
     enum tlm_status s = TLM_OK;
@@ -417,7 +430,7 @@ enum tlm_status convert_to_mlx(struct convert_job *j, struct tlm_error *e)
     if (s == TLM_OK)
         s = work_dir_commit(&d, e);
     if (s != TLM_OK)
-        rename_error(&d, e);
+        work_dir_name_error(&d, e);
     work_dir_close(&d);
     plan_deinit(&p);
     return s;

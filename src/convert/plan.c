@@ -156,7 +156,7 @@ struct planner {
     struct plan *p;
     struct convert_job *j;
     struct override *overrides;
-    size_t n_overrides, n_matrices, n_kept, n_odd;
+    size_t n_overrides, n_matrices, n_quantized, n_kept, n_odd; /* n_quantized: of the source */
     int odd_group;
 };
 
@@ -166,7 +166,16 @@ static bool turboquant_skips(const struct tlm_convert_options *o, const struct p
     for (size_t i = 0; i < o->n_skip; i++)
         if (strstr(r->path, o->skip[i]))
             return true;
-    return r->w->row->kind == ROW_EMBED || r->w->view.cols % r->params.group != 0;
+    return r->w->row->kind == ROW_EMBED;
+}
+
+/* Its inputs are no multiple of the group. */
+static void leave_plain(struct planner *c, struct plan_row *r)
+{
+    r->action = PLAN_PLAIN;
+    r->listed = false;
+    c->n_odd++;
+    c->odd_group = r->params.group;
 }
 
 static void choose_encoding(struct planner *c, struct plan_row *r)
@@ -176,6 +185,8 @@ static void choose_encoding(struct planner *c, struct plan_row *r)
     r->action = PLAN_ENCODE;
     if (o->turboquant) {
         r->action = turboquant_skips(o, r) ? PLAN_PLAIN : PLAN_ENCODE;
+        if (r->action == PLAN_ENCODE && r->w->view.cols % r->params.group != 0)
+            leave_plain(c, r);
         return;
     }
     if (o->recipe) {
@@ -192,14 +203,10 @@ static void choose_encoding(struct planner *c, struct plan_row *r)
         }
     while (r->params.mode == QUANT_TURBO && r->params.group > 32 && r->w->view.cols % r->params.group != 0)
         r->params.group /= 2;
-    if (!r->forbidden && r->w->view.cols % r->params.group != 0) {
+    if (r->forbidden)
         r->action = PLAN_PLAIN;
-        r->listed = false;
-        c->n_odd++;
-        c->odd_group = r->params.group;
-    } else if (r->forbidden) {
-        r->action = PLAN_PLAIN;
-    }
+    else if (r->w->view.cols % r->params.group != 0)
+        leave_plain(c, r);
 }
 
 /* The rotation of a row's inputs. */
@@ -241,6 +248,7 @@ static enum tlm_status plan_row(struct planner *c, struct plan_row *r, const str
     snprintf(r->path, n, "%s%s", prefix, w->name);
     if (!w->is_vector) {
         c->n_matrices++;
+        c->n_quantized += w->view.format->code != QUANT_DENSE;
         r->is_mlx = mlx_params(s, &w->view, &r->params);
         if (!c->j->o->dequantize && r->is_mlx) {
             r->action = PLAN_KEEP;
@@ -402,6 +410,10 @@ static enum tlm_status finish(struct planner *c, struct tlm_error *e)
     if (c->n_kept && c->j->o->quantize)
         log_warn("%s: %zu of %zu matrices are quantised already and stay as they are (dequantise first to change them)",
                  c->j->model, c->n_kept, c->n_matrices);
+    if (c->j->o->quantize && !p->quantized && !c->n_odd)
+        log_warn("%s: none of the matrices is quantised", c->j->model);
+    if (c->j->o->dequantize && !c->n_quantized)
+        log_warn("%s: none of the matrices is quantised: there is nothing to dequantise", c->j->model);
     if (c->n_odd)
         log_warn("%s: %zu of %zu matrices are not quantised, because their inputs are no multiple of the group size %d",
                  c->j->model, c->n_odd, c->n_matrices, c->odd_group);

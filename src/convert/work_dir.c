@@ -1,112 +1,21 @@
 /* The directory that is being filled. */
-#define _GNU_SOURCE
 #include "convert/work_dir.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "io/unfinished.h"
 
-enum { SUFFIX_MAX = 64, DEPTH_MAX = 4, COPY_CHUNK = 1 << 20 };
+enum { COPY_CHUNK = 1 << 20 };
 
 static enum tlm_status io_error(const char *path, struct tlm_error *e)
 {
     return err_set(e, TLM_EIO, "%s: cannot be written: %s", path, strerror(errno));
-}
-
-/* Links are removed, never followed. */
-static void remove_tree(int at, const char *name, int depth)
-{
-    int fd = depth < DEPTH_MAX ? openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
-    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
-    if (d) {
-        for (struct dirent *f; (f = readdir(d)) != NULL;) {
-            if (!strcmp(f->d_name, ".") || !strcmp(f->d_name, ".."))
-                continue;
-            if (unlinkat(fd, f->d_name, 0) != 0)
-                remove_tree(fd, f->d_name, depth + 1);
-        }
-        closedir(d);
-    } else if (fd >= 0) {
-        close(fd);
-    }
-    (void)unlinkat(at, name, AT_REMOVEDIR);
-}
-
-/* The process of NAME.part-PID-N is gone and its lock with it. */
-static bool is_stale(int parent, const char *entry, const char *pid)
-{
-    long id = strtol(pid, NULL, 10);
-    if (id <= 0 || (kill((pid_t)id, 0) == 0 || errno != ESRCH))
-        return false;
-    int fd = openat(parent, entry, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    bool free = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
-    if (fd >= 0)
-        close(fd);
-    return free;
-}
-
-/* Where a name's last part begins. */
-static const char *base_of(const char *name)
-{
-    const char *slash = strrchr(name, '/');
-    return slash ? slash + 1 : name;
-}
-
-static void remove_stale(const char *name)
-{
-    const char *base = base_of(name);
-    char *folder = base == name ? mem_strdup(".") : mem_strndup(name, (size_t)(base - name));
-    DIR *d = folder ? opendir(folder) : NULL;
-    mem_free(folder);
-    if (!d)
-        return;
-    size_t n = strlen(base);
-    for (struct dirent *f; (f = readdir(d)) != NULL;)
-        if (!strncmp(f->d_name, base, n) && !strncmp(f->d_name + n, ".part-", 6) &&
-            is_stale(dirfd(d), f->d_name, f->d_name + n + 6)) {
-            log_warn("%s: removed, left by a conversion that was killed", f->d_name);
-            remove_tree(dirfd(d), f->d_name, 0);
-        }
-    closedir(d);
-}
-
-static enum tlm_status make(struct work_dir *d, struct tlm_error *e)
-{
-    for (int i = 0; i < 100; i++) {
-        snprintf(d->path, strlen(d->name) + SUFFIX_MAX, "%s.part-%ld-%d", d->name, (long)getpid(), i);
-        if (mkdir(d->path, 0777) == 0) {
-            d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-            if (d->fd < 0)
-                return io_error(d->path, e);
-            (void)flock(d->fd, LOCK_EX | LOCK_NB); /* a file system without locks only loses the cleaning up */
-            return TLM_OK;
-        }
-        if (errno != EEXIST)
-            break;
-    }
-    enum tlm_status s = io_error(d->name, e);
-    d->path[0] = 0;
-    return s;
-}
-
-/* The folders above, as far as they are missing. */
-static void make_parents(char *name)
-{
-    for (char *slash = strchr(name + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        (void)mkdir(name, 0777); /* a failure shows in what is made inside */
-        *slash = '/';
-    }
 }
 
 enum tlm_status work_dir_open(struct work_dir *d, const char *name, struct tlm_error *e)
@@ -116,12 +25,12 @@ enum tlm_status work_dir_open(struct work_dir *d, const char *name, struct tlm_e
     while (n > 1 && name[n - 1] == '/')
         n--;
     d->name = mem_strndup(name, n);
-    d->path = mem_new(n + SUFFIX_MAX);
+    d->path = mem_new(n + UNFINISHED_SUFFIX);
     if (!d->name || !d->path)
-        return err_nomem(e, n + SUFFIX_MAX);
-    make_parents(d->name);
-    remove_stale(d->name);
-    return make(d, e);
+        return err_nomem(e, n + UNFINISHED_SUFFIX);
+    file_make_parents(d->name);
+    d->fd = unfinished_make(d->name, true, d->path);
+    return d->fd >= 0 ? TLM_OK : io_error(d->name, e);
 }
 
 static enum tlm_status write_all(int fd, const char *path, const char *p, size_t n, struct tlm_error *e)
@@ -139,32 +48,33 @@ static enum tlm_status write_all(int fd, const char *path, const char *p, size_t
 }
 
 /* Creates a file, and the folder that its name has in front; *path is the caller's to free. */
-static int create(const struct work_dir *d, const char *file, char **path)
+static enum tlm_status create(const struct work_dir *d, const char *file, char **path, int *fd, struct tlm_error *e)
 {
     *path = path_join(d->path, file);
-    if (!*path) {
-        errno = ENOMEM;
-        return -1;
-    }
+    if (!*path)
+        return err_nomem(e, strlen(d->path) + strlen(file));
     char *slash = strchr(*path + strlen(d->path) + 1, '/');
     if (slash) {
         *slash = 0;
         (void)mkdir(*path, 0777);
         *slash = '/';
     }
-    return open(*path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    *fd = open(*path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (*fd >= 0)
+        return TLM_OK;
+    enum tlm_status s = io_error(*path, e);
+    mem_free(*path);
+    return s;
 }
 
-/* The message names the file under its final directory. */
-static enum tlm_status finish(const struct work_dir *d, const char *file, int fd, enum tlm_status s,
-                              struct tlm_error *e)
+/* Messages name the temporary directory: work_dir_name_error. */
+static enum tlm_status finish(int fd, char *path, enum tlm_status s, struct tlm_error *e)
 {
-    char *shown = path_join(d->name, file);
-    if (fd < 0)
-        s = io_error(shown ? shown : file, e);
-    else if (close(fd) != 0 && s == TLM_OK)
-        s = io_error(shown ? shown : file, e);
-    mem_free(shown);
+    if (s == TLM_OK && fsync(fd) != 0)
+        s = io_error(path, e);
+    if (close(fd) != 0 && s == TLM_OK)
+        s = io_error(path, e);
+    mem_free(path);
     return s;
 }
 
@@ -172,16 +82,12 @@ enum tlm_status work_dir_write(const struct work_dir *d, const char *file, const
                                struct tlm_error *e)
 {
     char *path;
-    int fd = create(d, file, &path);
-    enum tlm_status s = fd >= 0 ? write_all(fd, file, data, size, e) : TLM_OK;
-    if (s == TLM_OK && fd >= 0 && fsync(fd) != 0)
-        s = io_error(file, e);
-    s = finish(d, file, fd, s, e);
-    mem_free(path);
-    return s;
+    int fd;
+    enum tlm_status s = create(d, file, &path, &fd, e);
+    return s == TLM_OK ? finish(fd, path, write_all(fd, path, data, size, e), e) : s;
 }
 
-static enum tlm_status copy_bytes(int in, const char *from, int out, const char *file, struct tlm_error *e)
+static enum tlm_status copy_bytes(int in, const char *from, int out, const char *to, struct tlm_error *e)
 {
     char *buffer = mem_alloc(COPY_CHUNK);
     enum tlm_status s = buffer ? TLM_OK : err_nomem(e, COPY_CHUNK);
@@ -193,54 +99,49 @@ static enum tlm_status copy_bytes(int in, const char *from, int out, const char 
             s = err_set(e, TLM_EIO, "%s: %s", from, strerror(errno));
         if (n <= 0)
             break;
-        s = write_all(out, file, buffer, (size_t)n, e);
+        s = write_all(out, to, buffer, (size_t)n, e);
     }
     mem_free(buffer);
-    if (s == TLM_OK && fsync(out) != 0)
-        s = io_error(file, e);
     return s;
 }
 
 enum tlm_status work_dir_copy(const struct work_dir *d, const char *file, const char *from, struct tlm_error *e)
 {
     char *path;
-    int in = open(from, O_RDONLY | O_CLOEXEC);
-    if (in < 0)
-        return err_set(e, TLM_EIO, "%s: %s", from, strerror(errno));
-    int fd = create(d, file, &path);
-    enum tlm_status s = fd >= 0 ? copy_bytes(in, from, fd, file, e) : TLM_OK;
-    s = finish(d, file, fd, s, e);
+    int in, fd;
+    size_t size;
+    enum tlm_status s = file_open(from, &in, &size, e);
+    if (s != TLM_OK)
+        return s;
+    s = create(d, file, &path, &fd, e);
+    if (s == TLM_OK)
+        s = finish(fd, path, copy_bytes(in, from, fd, path, e), e);
     close(in);
-    mem_free(path);
     return s;
-}
-
-/* Never onto something that came to be meanwhile. */
-static int rename_new(const char *from, const char *to)
-{
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
-        return 0;
-    if (errno != EINVAL && errno != ENOSYS)
-        return -1;
-    if (file_exists(to)) {
-        errno = EEXIST;
-        return -1;
-    }
-    return rename(from, to);
 }
 
 enum tlm_status work_dir_commit(struct work_dir *d, struct tlm_error *e)
 {
-    if (fsync(d->fd) != 0 || rename_new(d->path, d->name) != 0)
+    if (fsync(d->fd) != 0 || unfinished_rename(d->path, d->name) != 0)
         return io_error(d->name, e);
     d->path[0] = 0;
     return TLM_OK;
 }
 
+void work_dir_name_error(const struct work_dir *d, struct tlm_error *e)
+{
+    char *at = e && d->path && d->path[0] ? strstr(e->message, d->path) : NULL;
+    if (!at)
+        return;
+    size_t was = strlen(d->path), is = strlen(d->name);
+    memcpy(at, d->name, is);
+    memmove(at + is, at + was, strlen(at + was) + 1);
+}
+
 void work_dir_close(struct work_dir *d)
 {
     if (d->path && d->path[0])
-        remove_tree(AT_FDCWD, d->path, 0);
+        unfinished_remove(d->path);
     if (d->fd >= 0)
         close(d->fd);
     mem_free(d->name);

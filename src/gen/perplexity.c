@@ -6,6 +6,7 @@
  * then the formats are computed one after the other in the same memory and
  * scored against it. Figures are summed row by row in the order of positions,
  * and rows in their order, so how the work is cut changes no bit of them. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,6 +169,20 @@ static void narrow(float *x, size_t rows, size_t n, size_t k)
         memmove(x + i * k, x + i * n, k * sizeof *x);
 }
 
+/* A model with weights that are no numbers predicts nothing, and its figures would only look like some. */
+static enum tlm_status check_logits(const struct tlm_model *m, const float *x, size_t n, size_t vocab,
+                                    struct tlm_error *e)
+{
+    bool bad = false;
+    for (size_t i = 0; i < n; i++)
+        bad |= !(x[i] <= FLT_MAX); /* no way out, so that compilers make vectors of it */
+    for (size_t i = 0; i < n && bad; i++)
+        if (!(x[i] <= FLT_MAX))
+            return err_set(e, TLM_EFORMAT, "%s: logit of token %zu is %g; expected a finite number or -inf",
+                           m->ck->path, i % vocab, (double)x[i]);
+    return TLM_OK;
+}
+
 /* One pass of a side: logits [n_out, r->vocab] of the positions that are scored. */
 static enum tlm_status forward(struct run *r, size_t side, const struct place *p, size_t n_out, const float **logits,
                                struct tlm_error *e)
@@ -182,7 +197,8 @@ static enum tlm_status forward(struct run *r, size_t side, const struct place *p
         return err_set(e, c->err.status, "%s", c->err.message);
     narrow(x, n_out, (size_t)model_base(m)->cfg.vocab_size, r->vocab);
     *logits = x;
-    return report(r, e);
+    enum tlm_status st = check_logits(m, x, n_out * r->vocab, r->vocab, e);
+    return st == TLM_OK ? report(r, e) : st;
 }
 
 /* Mean and greatest |x - y|. */

@@ -312,5 +312,5 @@ enum tlm_status gguf_writer_commit(struct gguf_writer *w, struct tlm_error *e)
     if (w->current != w->n_tensors)
         return err_set(e, TLM_EINTERNAL, "%s: data of %llu tensors, expected %llu", w->file.path,
                        (unsigned long long)w->current, (unsigned long long)w->n_tensors);
-    return whole_file_commit(&w->file, e);
+    return whole_file_commit(&w->file, false, e);
 }

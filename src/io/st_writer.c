@@ -191,5 +191,5 @@ enum tlm_status st_writer_commit(struct st_writer *w, struct tlm_error *e)
     if (w->written != w->declared)
         return err_set(e, TLM_EINTERNAL, "%s: %llu bytes of data, expected %llu", w->file.path,
                        (unsigned long long)atomic_load(&w->written), (unsigned long long)w->declared);
-    return whole_file_commit(&w->file, e);
+    return whole_file_commit(&w->file, true, e);
 }

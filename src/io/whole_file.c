@@ -2,13 +2,11 @@
 #include "io/whole_file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/mem.h"
-
-enum { SUFFIX_MAX = 64, TRIES = 100 };
+#include "io/unfinished.h"
 
 static enum tlm_status io_error(const struct whole_file *w, struct tlm_error *e)
 {
@@ -17,7 +15,7 @@ static enum tlm_status io_error(const struct whole_file *w, struct tlm_error *e)
 
 enum tlm_status whole_file_init(struct whole_file *w, const char *path, struct tlm_error *e)
 {
-    size_t n = strlen(path) + SUFFIX_MAX;
+    size_t n = strlen(path) + UNFINISHED_SUFFIX;
     *w = (struct whole_file){mem_strdup(path), mem_alloc(n), NULL};
     return w->path && w->temporary ? TLM_OK : err_nomem(e, n);
 }
@@ -36,13 +34,7 @@ void whole_file_deinit(struct whole_file *w)
 /* In the same folder, so that renaming cannot fail for a file system's border. */
 enum tlm_status whole_file_begin(struct whole_file *w, struct tlm_error *e)
 {
-    int fd = -1;
-    for (int i = 0; i < TRIES && fd < 0; i++) {
-        snprintf(w->temporary, strlen(w->path) + SUFFIX_MAX, "%s.part-%ld-%d", w->path, (long)getpid(), i);
-        fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd < 0 && errno != EEXIST)
-            break;
-    }
+    int fd = unfinished_make(w->path, false, w->temporary);
     if (fd >= 0 && !(w->f = fdopen(fd, "wb"))) {
         int error = errno;
         close(fd);
@@ -57,13 +49,13 @@ enum tlm_status whole_file_put(struct whole_file *w, const void *data, size_t by
     return !bytes || fwrite(data, 1, bytes, w->f) == bytes ? TLM_OK : io_error(w, e);
 }
 
-enum tlm_status whole_file_commit(struct whole_file *w, struct tlm_error *e)
+enum tlm_status whole_file_commit(struct whole_file *w, bool replace, struct tlm_error *e)
 {
     if (fflush(w->f) != 0 || fsync(fileno(w->f)) != 0)
         return io_error(w, e);
     FILE *f = w->f;
     w->f = NULL;
-    if (fclose(f) != 0 || rename(w->temporary, w->path) != 0) {
+    if (fclose(f) != 0 || (replace ? rename(w->temporary, w->path) : unfinished_rename(w->temporary, w->path)) != 0) {
         enum tlm_status s = io_error(w, e);
         unlink(w->temporary);
         return s;

@@ -19,7 +19,7 @@ void whole_file_deinit(struct whole_file *w);
 /* Opens the temporary file. */
 enum tlm_status whole_file_begin(struct whole_file *w, struct tlm_error *e);
 enum tlm_status whole_file_put(struct whole_file *w, const void *data, size_t bytes, struct tlm_error *e);
-/* Brings the file to the disk and gives it its name; replaces one that is there. */
-enum tlm_status whole_file_commit(struct whole_file *w, struct tlm_error *e);
+/* Brings the file to the disk and gives it its name; replace: also where there is one already. */
+enum tlm_status whole_file_commit(struct whole_file *w, bool replace, struct tlm_error *e);
 
 #endif

@@ -67,7 +67,7 @@ static enum tlm_status open_by_index(struct checkpoint *ck, const cJSON *index, 
                        ck->path, json_type_name(map));
     enum tlm_status s = TLM_OK;
     for (const cJSON *v = map->child; v && s == TLM_OK; v = v->next) {
-        if (!cJSON_IsString(v) || strchr(v->valuestring, '/'))
+        if (!cJSON_IsString(v) || strchr(v->valuestring, '/') || !*v->valuestring)
             return err_set(e, TLM_EFORMAT, "%s/model.safetensors.index.json: weight_map.%s: expected a file name",
                            ck->path, v->string);
         if (find_shard(ck, v->valuestring) < 0)

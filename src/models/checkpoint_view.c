@@ -145,6 +145,9 @@ static enum tlm_status mlx_view(const struct checkpoint *ck, const char *stem, s
     if (w->dtype != DT_U32 || w->n_dims != 2 || scales->n_dims != 2)
         return err_set(e, TLM_EFORMAT, "%s: tensor %s: found %s of %d dimensions, expected u32 of 2", ck->path,
                        w->file_name, w->format_name, w->n_dims);
+    if (w->shape[0] < 1 || w->shape[1] < 1 || scales->shape[1] < 1 || scales->shape[1] > INT32_MAX)
+        return err_set(e, TLM_EFORMAT, "%s: tensor %s or %s has no elements, or too many", ck->path, w->file_name,
+                       scales->file_name);
     int64_t rows = w->shape[0], cols = w->shape[1] * 32 / p.bits;
     if (w->shape[1] * 32 % p.bits || cols % p.group)
         return view_shape_error(ck, w, rows, scales->shape[1] * p.group * p.bits / 32, e);

@@ -104,6 +104,20 @@ void quant_store(enum dtype type, const float *x, int64_t n, void *out)
     }
 }
 
+bool quant_holds(enum dtype type, const float *x, int64_t n, bool finite)
+{
+    /* The least value that rounds to infinity; of negative ones as of positive. */
+    const uint32_t infinity = 0x7f800000u, least = type == DT_F16    ? 0x477ff000u
+                                                   : type == DT_BF16 ? 0x7f7f8000u
+                                                                     : infinity;
+    uint32_t bad = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t size = fp_bits(x[i]) & 0x7fffffffu;
+        bad |= (size >= least) & ((size < infinity) | finite);
+    }
+    return !bad;
+}
+
 /* In lanes, so that compilers use wide instructions. */
 enum { LANES = 8 };
 

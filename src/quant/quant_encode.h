@@ -35,6 +35,8 @@ bool quant_encode(const struct quant_params *p, enum dtype type, const float *w,
 
 /* A value rounded to f32 (itself), f16 or bf16. */
 float quant_round(enum dtype type, float x);
+/* Whether all of them can be rounded so: no finite one becomes infinite; finite: nor is one infinite or NaN already. */
+bool quant_holds(enum dtype type, const float *x, int64_t n, bool finite);
 /* n floats rounded and stored. */
 void quant_store(enum dtype type, const float *x, int64_t n, void *out);
 
