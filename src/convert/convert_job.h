@@ -13,7 +13,6 @@ struct convert_job {
     struct source *source;
     struct pool *pool;
     uint64_t done, total; /* bytes of tensors */
-    double reported;      /* when, for convert_report */
 };
 
 /* Tells the caller that bytes more are written; TLM_ECANCELED when it wants no

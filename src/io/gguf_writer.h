@@ -1,6 +1,6 @@
 /* Writing GGUF version 3: metadata, then the list of tensors, then their data
- * in the same order, streamed. The file appears under its name when it is
- * whole. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
+ * in the same order, streamed. The file appears under its name, which
+ * must not exist, when it is whole. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md */
 #ifndef IO_GGUF_WRITER_H
 #define IO_GGUF_WRITER_H
 
