@@ -415,10 +415,14 @@ def test_full_disk(refused, tiny_model, tmp_path, size, args, file):
 
 @pytest.mark.parametrize("to, status, message", [
     (">/dev/full", 1, "error: cannot write to standard output: No space left on device\n"),
-    (">&-", 1, "error: cannot write to standard output: Bad file descriptor\n"), ("| head -c 1", 141, "")])
+    (">&-", 1, "error: cannot write to standard output: Bad file descriptor\n"), ("", 141, "")])
 def test_output_that_is_not_taken(turbolm_bin, tiny_model, tmp_path, to, status, message):
-    got = subprocess.run(["bash", "-c", "%s convert --model %s --out %s %s; exit ${PIPESTATUS[0]}" %
-                          (turbolm_bin, tiny_model(), tmp_path / "out", to)], capture_output=True, text=True)
+    reader, writer = os.pipe()
+    os.close(reader)
+    got = subprocess.run(["bash", "-c", "exec %s convert --model %s --out %s %s" %
+                          (turbolm_bin, tiny_model(), tmp_path / "out", to)], stdout=writer, stderr=subprocess.PIPE,
+                         text=True)
+    os.close(writer)
     assert (got.returncode, got.stderr) == (status, message) and leftovers(tmp_path) == []
 
 
