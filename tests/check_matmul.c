@@ -356,7 +356,7 @@ static void check_panel_isa(struct panel_case *c, const struct isa *s, int integ
     char detail[160] = "", what[192];
     int same = 1;
     run_tiles(c, &s->k, integer, most, y);
-    for (int tile = 1; tile <= most; tile += tile < 4 ? 1 : 3) {
+    for (int tile = 1; tile <= most; tile += tile < MATMUL_TILE_MAX ? 1 : 4) {
         run_tiles(c, &s->k, integer, tile, y1);
         same &= !memcmp(y, y1, (size_t)(tile * c->padded) * sizeof *y);
     }

@@ -72,7 +72,7 @@ TILE_INLINE void ISA(int_dot_rows)(int rows, float *y, const int16_t *a, const i
         vi acc[INT_ROWS][2];
         for (int r = 0; r < rows; r++)
             acc[r][0] = acc[r][1] = vi_set1(0);
-        for (const char *to = ahead + share; ahead && ahead < to; ahead += 64)
+        for (size_t i = 0; ahead && i < share; i += 64, ahead += 64)
             __builtin_prefetch(ahead);
         for (int i = 0; i < d->n; i += 2) {
             const int16_t *t = tile + (int64_t)i * d->tile_stride + x;
