@@ -30,6 +30,9 @@ bool view_method(const struct checkpoint *ck, const char *name);
 /* t must be of type a or b and [rows, cols]; -1 is any, cols 0 a vector. */
 enum tlm_status view_expect(const struct checkpoint *ck, const struct ckpt_tensor *t, enum dtype a, enum dtype b,
                             int64_t rows, int64_t cols, struct tlm_error *e);
+/* A matrix of a byte for each weight, row after row, in the format of that name; scales are the caller's. */
+enum tlm_status view_bytes(const struct checkpoint *ck, const struct ckpt_tensor *w, const char *format,
+                           struct quant_view *v, struct tlm_error *e);
 enum tlm_status view_shape_error(const struct checkpoint *ck, const struct ckpt_tensor *t, int64_t rows, int64_t cols,
                                  struct tlm_error *e);
 /* f32, f16 or bf16. */

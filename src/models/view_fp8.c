@@ -49,15 +49,10 @@ enum tlm_status view_fp8(const struct checkpoint *ck, const char *stem, struct c
     const bool power = s->dtype == DT_U8 || s->dtype == DT_F8_E8M0;
     if (st == TLM_OK && !power)
         st = view_float_scales(ck, s, e);
+    if (st == TLM_OK)
+        st = view_bytes(ck, w, "fp8", v, e);
     if (st != TLM_OK)
         return st;
-    if (w->shape[1] > INT32_MAX)
-        return view_shape_error(ck, w, w->shape[0], INT32_MAX, e);
-    *v = (struct quant_view){.format = quant_by_name("fp8"),
-                             .rows = w->shape[0],
-                             .cols = w->shape[1],
-                             .data = w->data,
-                             .row_bytes = (size_t)w->shape[1]};
     bool ok;
     st = fit(ck, s, v, &ok, e);
     if (st == TLM_OK && !ok)

@@ -193,13 +193,8 @@ enum tlm_status view_int8(const struct checkpoint *ck, const char *stem, struct 
     if (zeros)
         return err_set(e, TLM_EUNSUPPORTED, "%s: tensor %s: int8 weights with zero points are not supported", ck->path,
                        zeros->file_name);
-    if (w->shape[1] > INT32_MAX)
-        return view_shape_error(ck, w, w->shape[0], INT32_MAX, e);
-    *v = (struct quant_view){.format = quant_by_name("int8"),
-                             .rows = w->shape[0],
-                             .cols = w->shape[1],
-                             .data = w->data,
-                             .row_bytes = (size_t)w->shape[1]};
-    s = set_scales(ck, scales, v, &group_size, e);
+    s = view_bytes(ck, w, "int8", v, e);
+    if (s == TLM_OK)
+        s = set_scales(ck, scales, v, &group_size, e);
     return s == TLM_OK ? need_group(ck, w, "int", 8, group_size, v->cols, true, e) : s;
 }

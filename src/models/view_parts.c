@@ -227,3 +227,16 @@ enum tlm_status view_set_order(const struct checkpoint *ck, const struct ckpt_te
     v->input = &i->input;
     return TLM_OK;
 }
+
+enum tlm_status view_bytes(const struct checkpoint *ck, const struct ckpt_tensor *w, const char *format,
+                           struct quant_view *v, struct tlm_error *e)
+{
+    if (w->shape[1] > INT32_MAX)
+        return view_shape_error(ck, w, w->shape[0], INT32_MAX, e);
+    *v = (struct quant_view){.format = quant_by_name(format),
+                             .rows = w->shape[0],
+                             .cols = w->shape[1],
+                             .data = w->data,
+                             .row_bytes = (size_t)w->shape[1]};
+    return TLM_OK;
+}

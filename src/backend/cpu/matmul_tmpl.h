@@ -192,29 +192,21 @@ ALWAYS_INLINE bool needs_bias(enum panel_code code, enum panel_scale scale)
     return code <= PANEL_U6 && (scale == PANEL_PLAIN || scale == PANEL_LEVELS_ONLY);
 }
 
-/* What is the same for all rows, of one block and token; [2]: the groups of 16, or the first for the whole block. */
-struct act {
-    vf scale, sum[2];
-    vi start[2];
-};
-
-ALWAYS_INLINE struct act act_of(const struct act_q16 *x, int bias, enum panel_code code, enum panel_scale scale,
+/* What the dot product of group g begins with. */
+ALWAYS_INLINE int32_t int_start(const struct act_q16 *x, int g, int bias, enum panel_code code, enum panel_scale scale,
                                 int group)
 {
-    struct act a = {.scale = vf_set1(x->scale)};
-    const bool biased = needs_bias(code, scale);
-    for (int g = 0; g < (group == 16 ? 2 : 1); g++) {
-        a.start[g] = vi_set1(biased ? bias * (group == 16 ? x->isum16[g] : x->isum32) : 0);
-        a.sum[g] = vf_set1(group == 16 ? x->sum16[g] : x->sum32);
-    }
-    return a;
+    return needs_bias(code, scale) ? bias * (group == 16 ? x->isum16[g] : x->isum32) : 0;
 }
 
 /* The dot product of group g enters y. */
-ALWAYS_INLINE vf int_add(vf y, vi dot, const struct act *a, const struct factors *f, int g, enum panel_scale scale)
+ALWAYS_INLINE vf int_add(vf y, vi dot, const struct act_q16 *x, const struct factors *f, int g, enum panel_scale scale,
+                         int group)
 {
-    y = vf_fma(vf_mul(a->scale, f->scale[g]), vf_from_vi(dot), y);
-    return has_offset(scale) ? vf_fma(f->offset[g], a->sum[g], y) : y;
+    y = vf_fma(vf_mul(vf_set1(x->scale), f->scale[g]), vf_from_vi(dot), y);
+    if (has_offset(scale))
+        y = vf_fma(f->offset[g], vf_set1(group == 16 ? x->sum16[g] : x->sum32), y);
+    return y;
 }
 
 /* One block, one part, one token. */
@@ -222,10 +214,10 @@ ALWAYS_INLINE vf int_step(vf y, const vq c[QUADS], const struct act_q16 *x, cons
                           enum panel_code code, enum panel_scale scale, int group)
 {
     const int groups = group == 16 ? 2 : 1, quads = QUADS / groups;
-    struct act a = act_of(x, bias, code, scale, group);
     for (int g = 0; g < groups; g++) {
-        vi d = vq_dot(c + g * quads, quads, x->hi + g * quads * 4, x->lo + g * quads * 4, a.start[g], dot_kind(code));
-        y = int_add(y, d, &a, f, g, scale);
+        vi start = vi_set1(int_start(x, g, bias, code, scale, group));
+        vi d = vq_dot(c + g * quads, quads, x->hi + g * quads * 4, x->lo + g * quads * 4, start, dot_kind(code));
+        y = int_add(y, d, x, f, g, scale, group);
     }
     return y;
 }
@@ -249,9 +241,13 @@ ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, 
                              enum panel_scale scale, int group)
 {
     int16_t words[MATMUL_TILE_INT][PANEL_BLOCK];
+    int32_t start[MATMUL_TILE_INT][2];
     vi sum[MATMUL_TILE_INT];
-    for (int t = 0; t < tokens; t++)
+    for (int t = 0; t < tokens; t++) {
         act_words(words[t], x[t].hi, x[t].lo);
+        for (int g = 0; g < (group == 16 ? 2 : 1); g++)
+            start[t][g] = int_start(x + t, g, bias, code, scale, group);
+    }
     for (int i = 0; i < panels * PARTS; i++) {
         const uint8_t *u = unit + (size_t)(i / PARTS) * l->panel_bytes;
         const int part = i % PARTS;
@@ -265,16 +261,15 @@ ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, 
             for (int k = 0; k < QUADS; k++)
                 half[k] = vq_words(c[h * QUADS / 2 + k / 2], dot_kind(code) == DOT_SIGNED, k & 1);
             for (int t = 0; t < tokens; t++) {
-                struct act a = act_of(x + t, bias, code, scale, group);
                 float *out = y + (i / PARTS * tokens + t) * PANEL_ROWS + part * VF_LANES;
-                vi d = h == 0 || group == 16 ? a.start[group == 16 ? h : 0] : sum[t];
+                vi d = h == 0 || group == 16 ? vi_set1(start[t][group == 16 ? h : 0]) : sum[t];
                 for (int k = 0; k < QUADS; k++) {
                     int32_t two;
                     memcpy(&two, words[t] + h * PANEL_BLOCK / 2 + 2 * k, sizeof two);
                     d = vq_word_dot(d, half[k], vq_set_quad(two));
                 }
                 if (group == 16 || h == 1)
-                    vf_store(out, int_add(vf_load(out), d, &a, &f, group == 16 ? h : 0, scale));
+                    vf_store(out, int_add(vf_load(out), d, x + t, &f, group == 16 ? h : 0, scale, group));
                 else
                     sum[t] = d;
             }
