@@ -16,6 +16,10 @@
  * codes are not negative and at most 2^b - 1 (or 2^5 for DOT_5), which lets
  * 16-bit sums of several quads pass without overflow:
  * 2 * 127 * 15 * 8 = 30480, 2 * 127 * 32 * 4 = 32512, 2 * 127 * 63 * 2 = 32004.
+ * Where SIMD_WORDS is defined vq_dot is made of these: vq_sign (x, negated where c is
+ * negative), vq_abs, vq_byte_products (of unsigned c and signed x, sums of two in 16
+ * bits), vq_add_words and vq_word_dot.
+ *
  * VQ_SIGNED_BIAS is what vq_signed() added to signed codes; the caller takes it
  * back through init.
  *
@@ -131,40 +135,22 @@ ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, 
 enum { VQ_SIGNED_BIAS = 0 };
 ALWAYS_INLINE vq vq_signed(vq a) { return a; }
 
-/* One plane, times unit. */
-ALWAYS_INLINE vi vq_dot_plane(const vq *c, int n, const int8_t *x, vi init, enum dot d, short unit)
-{
-    const vq units = _mm512_set1_epi16(unit);
-    if (d == DOT_SIGNED) {
-        for (int i = 0; i < n; i++) {
-            vq q = vq_set_quad(quad_load(x, i));
-            vq s = _mm512_mask_sub_epi8(q, _mm512_movepi8_mask(c[i]), _mm512_setzero_si512(), q);
-            s = _mm512_maddubs_epi16(_mm512_abs_epi8(c[i]), s);
-            init = _mm512_add_epi32(init, _mm512_madd_epi16(s, units));
-        }
-        return init;
-    }
-    const int step = d == DOT_4 ? 8 : d == DOT_5 ? 4 : 2;
-    for (int i = 0; i < n; i += step) {
-        vq s = _mm512_maddubs_epi16(c[i], vq_set_quad(quad_load(x, i)));
-        for (int j = i + 1; j < i + step && j < n; j++)
-            s = _mm512_add_epi16(s, _mm512_maddubs_epi16(c[j], vq_set_quad(quad_load(x, j))));
-        init = _mm512_add_epi32(init, _mm512_madd_epi16(s, units));
-    }
-    return init;
-}
-ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, vi init, enum dot d)
-{
-    return vq_dot_plane(c, n, lo, vq_dot_plane(c, n, hi, init, d, 256), d, 1);
-}
 #define SIMD_WORDS
+ALWAYS_INLINE vq vq_sign(vq x, vq c)
+{
+    return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(c), _mm512_setzero_si512(), x);
+}
+ALWAYS_INLINE vq vq_abs(vq c) { return _mm512_abs_epi8(c); }
+ALWAYS_INLINE vq vq_byte_products(vq c, vq x) { return _mm512_maddubs_epi16(c, x); }
+ALWAYS_INLINE vq vq_add_words(vq a, vq b) { return _mm512_add_epi16(a, b); }
+ALWAYS_INLINE vi vq_word_dot(vi acc, vq c, vq x) { return _mm512_add_epi32(acc, _mm512_madd_epi16(c, x)); }
+ALWAYS_INLINE vq vq_set1_word(int a) { return _mm512_set1_epi16((short)a); }
 ALWAYS_INLINE vq vq_words(vq c, bool is_signed, bool odd)
 {
     if (is_signed)
         return _mm512_srai_epi16(odd ? c : _mm512_slli_epi16(c, 8), 8);
     return odd ? _mm512_srli_epi16(c, 8) : _mm512_and_si512(c, _mm512_set1_epi16(0xff));
 }
-ALWAYS_INLINE vi vq_word_dot(vi acc, vq c, vq x) { return _mm512_add_epi32(acc, _mm512_madd_epi16(c, x)); }
 
 #endif
 
@@ -302,38 +288,19 @@ ALWAYS_INLINE void vi_store_i8(int8_t *p, vi a)
 enum { VQ_SIGNED_BIAS = 0 };
 ALWAYS_INLINE vq vq_signed(vq a) { return a; }
 
-/* One plane, times unit. */
-ALWAYS_INLINE vi vq_dot_plane(const vq *c, int n, const int8_t *x, vi init, enum dot d, short unit)
-{
-    const vq units = _mm256_set1_epi16(unit);
-    if (d == DOT_SIGNED) {
-        for (int i = 0; i < n; i++) {
-            vq s = _mm256_maddubs_epi16(_mm256_abs_epi8(c[i]), _mm256_sign_epi8(vq_set_quad(quad_load(x, i)), c[i]));
-            init = _mm256_add_epi32(init, _mm256_madd_epi16(s, units));
-        }
-        return init;
-    }
-    const int step = d == DOT_4 ? 8 : d == DOT_5 ? 4 : 2;
-    for (int i = 0; i < n; i += step) {
-        vq s = _mm256_maddubs_epi16(c[i], vq_set_quad(quad_load(x, i)));
-        for (int j = i + 1; j < i + step && j < n; j++)
-            s = _mm256_add_epi16(s, _mm256_maddubs_epi16(c[j], vq_set_quad(quad_load(x, j))));
-        init = _mm256_add_epi32(init, _mm256_madd_epi16(s, units));
-    }
-    return init;
-}
-ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, vi init, enum dot d)
-{
-    return vq_dot_plane(c, n, lo, vq_dot_plane(c, n, hi, init, d, 256), d, 1);
-}
 #define SIMD_WORDS
+ALWAYS_INLINE vq vq_sign(vq x, vq c) { return _mm256_sign_epi8(x, c); }
+ALWAYS_INLINE vq vq_abs(vq c) { return _mm256_abs_epi8(c); }
+ALWAYS_INLINE vq vq_byte_products(vq c, vq x) { return _mm256_maddubs_epi16(c, x); }
+ALWAYS_INLINE vq vq_add_words(vq a, vq b) { return _mm256_add_epi16(a, b); }
+ALWAYS_INLINE vi vq_word_dot(vi acc, vq c, vq x) { return _mm256_add_epi32(acc, _mm256_madd_epi16(c, x)); }
+ALWAYS_INLINE vq vq_set1_word(int a) { return _mm256_set1_epi16((short)a); }
 ALWAYS_INLINE vq vq_words(vq c, bool is_signed, bool odd)
 {
     if (is_signed)
         return _mm256_srai_epi16(odd ? c : _mm256_slli_epi16(c, 8), 8);
     return odd ? _mm256_srli_epi16(c, 8) : _mm256_and_si256(c, _mm256_set1_epi16(0xff));
 }
-ALWAYS_INLINE vi vq_word_dot(vi acc, vq c, vq x) { return _mm256_add_epi32(acc, _mm256_madd_epi16(c, x)); }
 
 typedef __m256i vw;
 typedef struct { __m256i lo, hi; } vp;
@@ -561,5 +528,33 @@ ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *in, int bits, vt t)
 
 #endif
 /* clang-format on */
+
+#ifdef SIMD_WORDS
+/* One plane, times unit. */
+ALWAYS_INLINE vi vq_dot_plane(const vq *c, int n, const int8_t *x, vi init, enum dot d, int unit)
+{
+    const vq units = vq_set1_word(unit);
+    if (d == DOT_SIGNED) {
+        for (int i = 0; i < n; i++) {
+            vq s = vq_sign(vq_set_quad(quad_load(x, i)), c[i]);
+            init = vq_word_dot(init, vq_byte_products(vq_abs(c[i]), s), units);
+        }
+        return init;
+    }
+    const int step = d == DOT_4 ? 8 : d == DOT_5 ? 4 : 2;
+    for (int i = 0; i < n; i += step) {
+        vq s = vq_byte_products(c[i], vq_set_quad(quad_load(x, i)));
+        for (int j = i + 1; j < i + step && j < n; j++)
+            s = vq_add_words(s, vq_byte_products(c[j], vq_set_quad(quad_load(x, j))));
+        init = vq_word_dot(init, s, units);
+    }
+    return init;
+}
+
+ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, vi init, enum dot d)
+{
+    return vq_dot_plane(c, n, lo, vq_dot_plane(c, n, hi, init, d, 256), d, 1);
+}
+#endif
 
 #endif
