@@ -122,7 +122,7 @@ def test_rows_have_no_beginning_token_of_their_own(turbolm, lib_model, tiny_mode
     folder = write(tmp_path / "data", {"train.jsonl": TEXTS[:20]})
     m, args = lib_model(), ["--sequence-length", 40, "--num-samples", 4, "--csv", "-"]
     ids = sum((text_ids(TEXTS[i]) for i in dataset_api.order(m.lib, 123, 20)), [])
-    with_token = sum(([tiny.START] + ids[k * 39 : k * 39 + 39] for k in range(4)), [])
+    with_token = sum(([tiny.START] + ids[k * 40 : k * 40 + 39] for k in range(4)), [])
     for flag, rows in [("false", ids[:160]), ("true", with_token)]:
         got = figures(run(turbolm, tiny_model(), folder, *args, "--bos", flag))
         assert got[0] == pytest.approx(m.perplexity(rows, 40)[0]["perplexity"], rel=1e-8)

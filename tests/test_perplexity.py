@@ -43,8 +43,8 @@ def lib_model(turbolm_lib, tiny_model):
 
 
 def make_rows(length, n, bos=True):
-    ids, step = list(TEXT.encode()), length - bos
-    return [[tiny.START] * bos + ids[i * step : (i + 1) * step] for i in range(n)]
+    ids = [tiny.START] * bos + list(TEXT.encode())
+    return [[tiny.START] * bos + ids[i * length + bos : (i + 1) * length] for i in range(n)]
 
 
 def logits_of(turbolm, model, rows, tmp_path, *args):
@@ -107,7 +107,7 @@ def run_csv(turbolm, model, text, *args):
     (2, 7, ["--num-samples", "7", "--bos", "true"], True, 1),
     (200, 2, ["--num-samples", "2", "--score-from", "100"], True, 100),
     (65, 3, ["--num-samples", "3", "--score-from", "64", "--batch-size", "4096"], True, 64),
-    (130, len(TEXT.encode()) // 129, ["--num-samples", "-1"], True, 1),
+    (130, (len(TEXT.encode()) + 1) // 130, ["--num-samples", "-1"], True, 1),
 ])
 def test_perplexity_is_numpys(turbolm, tiny_model, text, tmp_path, length, n, args, bos, score_from):
     rows = make_rows(length, n, bos)

@@ -70,19 +70,20 @@ static int32_t first_token(const struct tlm_model *m, const struct text_rows *t)
     return -2;
 }
 
+/* Rows of the ids, to which a bos belongs in front; it also takes the place of
+ * each later row's first id, as in llama-perplexity. */
 static int cut(const struct text_rows *t, int32_t bos, const int32_t *ids, size_t n, int32_t **rows, size_t *n_rows)
 {
-    size_t has_bos = bos >= 0, step = t->length - has_bos, whole = n / step;
+    size_t has_bos = bos >= 0, whole = (n + has_bos) / t->length;
     if (whole == 0) {
-        out_error("%s has %zu tokens, but a row takes %zu", t->path, n, step);
+        out_error("%s has %zu tokens, but a row takes %zu", t->path, n, t->length - has_bos);
         return 1;
     }
     *n_rows = whole < t->most ? whole : t->most;
     *rows = tool_alloc(*n_rows * t->length, sizeof **rows);
-    for (size_t i = 0; i < *n_rows; i++) {
+    memcpy(*rows + has_bos, ids, (*n_rows * t->length - has_bos) * sizeof *ids);
+    for (size_t i = 0; has_bos && i < *n_rows; i++)
         (*rows)[i * t->length] = bos;
-        memcpy(*rows + i * t->length + has_bos, ids + i * step, step * sizeof *ids);
-    }
     return 0;
 }
 
@@ -156,7 +157,7 @@ static int join_all(const struct tlm_model *m, const struct text_rows *t, const 
     return status;
 }
 
-static int join(const struct tlm_model *m, const struct text_rows *t, size_t step, struct ids *out)
+static int join(const struct tlm_model *m, const struct text_rows *t, int has_bos, struct ids *out)
 {
     struct tlm_dataset_info info;
     tlm_dataset_info_get(t->data, &info);
@@ -166,7 +167,8 @@ static int join(const struct tlm_model *m, const struct text_rows *t, size_t ste
     tlm_dataset_order(t->seed, info.rows, order);
     if (t->most == SIZE_MAX)
         status = join_all(m, t, kwargs, order, info.rows, out);
-    for (size_t i = 0; t->most != SIZE_MAX && i < info.rows && status == 0 && out->n / step < t->most; i++) {
+    for (size_t i = 0; t->most != SIZE_MAX && i < info.rows && status == 0 && (out->n + has_bos) / t->length < t->most;
+         i++) {
         status = encode_document(m, t, kwargs, order[i], out);
         show_progress(t, i + 1, out->n, 0);
     }
@@ -176,14 +178,14 @@ static int join(const struct tlm_model *m, const struct text_rows *t, size_t ste
     return status;
 }
 
-static int read_ids(const struct tlm_model *m, const struct text_rows *t, size_t step, struct ids *out)
+static int read_ids(const struct tlm_model *m, const struct text_rows *t, int has_bos, struct ids *out)
 {
     struct tlm_error e = {TLM_OK, ""};
     const char *text = t->inner != NULL ? t->inner : t->text;
     size_t len = t->inner != NULL ? strlen(t->inner) : t->len, n;
     int32_t *ids;
     if (t->data != NULL)
-        return join(m, t, step, out);
+        return join(m, t, has_bos, out);
     if (tlm_tokenizer_encode(tlm_model_tokenizer(m), text, len, 0, &ids, &n, &e) != TLM_OK)
         return out_tlm_error(&e);
     add_ids(out, ids, n);
@@ -203,7 +205,7 @@ int text_rows_read(const struct tlm_model *m, const struct text_rows *t, int32_t
     int32_t bos = first_token(m, t);
     if (bos == -2)
         return 2;
-    int status = read_ids(m, t, t->length - (bos >= 0), &ids);
+    int status = read_ids(m, t, bos >= 0, &ids);
     if (status == 0)
         status = cut(t, bos, ids.data, ids.n, rows, n_rows);
     tool_free(ids.data);

@@ -39,8 +39,8 @@
 #define TEXT_ROWS_BOS_ROW                                                                                              \
     {                                                                                                                  \
         "--bos", NULL, CLI_BOOL, CLI_EXTRA, NULL, NULL, NULL, NULL,                                                    \
-            "the beginning-of-text token in each row's first place, by default where the tokenizer adds it, but not "  \
-            "for data sets"                                                                                            \
+            "the beginning-of-text token in each row's first place, before the text and then in place of a token of "  \
+            "it, as in llama.cpp; by default where the tokenizer adds it, but not for data sets"                       \
     }
 
 struct text_rows {
@@ -51,7 +51,7 @@ struct text_rows {
     size_t len;
     size_t length; /* of a row */
     size_t most;   /* rows, at least 1 */
-    int bos;       /* the beginning-of-text token first in each row; -1: where the tokenizer adds it */
+    int bos;       /* each row's first token is the beginning-of-text token; -1: where the tokenizer adds it */
     uint32_t seed; /* of the order of documents */
     int seed_given;
 };

@@ -27,9 +27,11 @@ def main():
     ids = tokenizer(TEXT, add_special_tokens=False)["input_ids"]
     cases = []
     for length, bos in [(64, True), (150, True), (150, False)]:
-        step, losses = length - bos, []
-        for at in range(0, len(ids) - step + 1, step):
-            row = torch.tensor([[tokenizer.bos_token_id] * bos + ids[at : at + step]])
+        stream, losses = [tokenizer.bos_token_id] * bos + ids, []
+        for at in range(0, len(stream) - length + 1, length):
+            row = torch.tensor([stream[at : at + length]])
+            if bos:
+                row[0, 0] = tokenizer.bos_token_id
             with torch.no_grad():
                 logits = model(row).logits[0, :-1]
             losses.append(torch.nn.functional.cross_entropy(logits, row[0, 1:], reduction="none"))
