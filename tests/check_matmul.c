@@ -3,7 +3,8 @@
  * double precision over quant_decode. Buffers end at unreadable pages.
  *
  *     check_matmul [-v]        one line per instruction set and format; -v per shape
- *     check_matmul --bench     GB/s for one token, GMAC/s for many
+ *     check_matmul --bench     GB/s for one token, GMAC/s for many; of some instruction sets, formats or
+ *                              modes only: avx2 q4_0 q8_0 fast
  *
  * Bounds are relative to sum |w| |x| of an output. */
 #define _GNU_SOURCE
@@ -845,22 +846,37 @@ static void bench_format(struct cpu_backend *b, const struct isa *s, const char 
     matrix_free(&m);
 }
 
+/* Whether the arguments name `name`, or none of its kind. */
+static int is_wanted(const char *name, const char *const *kind, int n, int argc, char **argv)
+{
+    int named = 0;
+    for (int a = 0; a < argc; a++)
+        for (int i = 0; i < n; i++)
+            if (strcmp(argv[a], kind[i]) == 0) {
+                named = 1;
+                if (strcmp(argv[a], name) == 0)
+                    return 1;
+            }
+    return !named;
+}
+
 static void bench(struct cpu_backend *b, int argc, char **argv)
 {
     static const char *const names[] = {"q4_0",    "q4_1",  "q8_0",   "q2_k",  "q3_k",    "q4_k",
                                         "q5_k",    "q6_k",  "iq4_nl", "mxfp4", "affine3", "affine4",
                                         "affine8", "mxfp8", "f32",    "f16",   "bf16"};
-    printf("read, %d threads: %.1f GB/s\n", pool_threads(b->base.pool), read_bandwidth(b->base.pool));
+    static const char *const modes[] = {"fast", "exact"};
+    const int n_names = (int)(sizeof names / sizeof *names);
+    const char *sets[sizeof isas / sizeof *isas];
     for (int i = 0; i < isa_count; i++)
-        for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
-            int wanted = argc == 0;
-            for (int a = 0; a < argc; a++)
-                wanted |= !strcmp(argv[a], names[n]) || !strcmp(argv[a], isas[i].name);
-            if (!wanted || (i == 0 && isa_count > 1))
-                continue;
+        sets[i] = isas[i].name;
+    printf("read, %d threads: %.1f GB/s\n", pool_threads(b->base.pool), read_bandwidth(b->base.pool));
+    for (int i = isa_count > 1; i < isa_count; i++)
+        for (int n = 0; n < n_names; n++)
             for (int exact = 0; exact < 2; exact++)
-                bench_format(b, &isas[i], names[n], 64, exact);
-        }
+                if (is_wanted(sets[i], sets, isa_count, argc, argv) &&
+                    is_wanted(names[n], names, n_names, argc, argv) && is_wanted(modes[exact], modes, 2, argc, argv))
+                    bench_format(b, &isas[i], names[n], 64, exact);
 }
 
 int main(int argc, char **argv)

@@ -7,6 +7,7 @@
  * panels by a block of tokens whose activations fit the second-level cache. */
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/cpu.h"
@@ -14,7 +15,7 @@
 
 enum {
     SHARE_MAX = 8,                  /* weights per loop */
-    TOKEN_UNIT = 48,                /* whole tiles of every kernel */
+    TOKEN_UNIT = 96,                /* whole tiles of every kernel */
     TOKEN_BLOCK_BYTES = 192 * 1024, /* activations of a task */
     TOKEN_BLOCK_MAX = 96,
     SCRATCH_BYTES = 16 << 20, /* activations of a pass; more tokens take several */
@@ -48,7 +49,8 @@ struct linear_job {
     const struct vector_kernels *vector;
     float *y; /* [tokens, cols]: x as it meets the codes; NULL without an input */
     int64_t cols, tokens, blocks;
-    int64_t token_block; /* tokens per task: whole tiles */
+    int64_t convert_tokens; /* per task that prepares activations */
+    int64_t token_block;    /* per task of products: whole tiles */
     int64_t token_blocks;
     int64_t panels, panels_per_task;
     struct act_q16 *q16; /* NULL when no part needs it */
@@ -79,7 +81,7 @@ static void convert_task(void *arg, int task, int worker)
 {
     (void)worker;
     const struct linear_job *j = arg;
-    int64_t first = (int64_t)task * MATMUL_TILE_INT, end = min_i64(first + MATMUL_TILE_INT, j->tokens);
+    int64_t first = task * j->convert_tokens, end = min_i64(first + j->convert_tokens, j->tokens);
     int stride;
     for (int64_t t = first; t < end; t++) {
         const float *x = j->x + t * j->cols;
@@ -100,19 +102,23 @@ static void convert_task(void *arg, int task, int worker)
 
 /* ---- products ---- */
 
-/* y [tokens, 16] of a kernel to its place, with the bias. */
-static void store_tile(const struct part *p, int64_t row, int64_t token, int tokens, const float *y)
+/* y [panels, tokens, 16] of a kernel to its place, with the bias. */
+static void store_tile(const struct part *p, int64_t panel, int panels, int64_t token, int tokens, const float *y)
 {
-    int n = (int)min_i64(PANEL_ROWS, p->rows - row);
-    for (int t = 0; t < tokens; t++, y += PANEL_ROWS) {
-        float *out = p->y + (token + t) * p->rows + row;
-        if (p->bias)
-            for (int r = 0; r < n; r++)
-                out[r] = y[r] + p->bias[row + r];
-        else
-            for (int r = 0; r < n; r++)
-                out[r] = y[r];
-    }
+    for (int t = 0; t < tokens; t++)
+        for (int i = 0; i < panels; i++) {
+            const int64_t row = (panel + i) * PANEL_ROWS;
+            const float *from = y + (i * tokens + t) * PANEL_ROWS, *bias = p->bias ? p->bias + row : NULL;
+            float *out = p->y + (token + t) * p->rows + row;
+            if (p->rows - row < PANEL_ROWS)
+                for (int64_t r = 0; r < p->rows - row; r++)
+                    out[r] = bias ? from[r] + bias[r] : from[r];
+            else if (bias)
+                for (int r = 0; r < PANEL_ROWS; r++)
+                    out[r] = from[r] + bias[r];
+            else
+                memcpy(out, from, PANEL_ROWS * sizeof *out);
+        }
 }
 
 /* Panels of a part, at most MATMUL_PANELS_INT, by tokens first .. end. */
@@ -125,8 +131,7 @@ static void run_int(const struct linear_job *j, const struct part *p, int64_t pa
     for (int64_t t = first; t < end; t += MATMUL_TILE_INT) {
         int n = (int)min_i64(MATMUL_TILE_INT, end - t);
         p->int_fn(l, w, panels, j->q16 + t * j->blocks, n, y);
-        for (int i = 0; i < panels; i++)
-            store_tile(p, (panel + i) * PANEL_ROWS, t, n, y + i * n * PANEL_ROWS);
+        store_tile(p, panel, panels, t, n, y);
     }
 }
 
@@ -146,7 +151,7 @@ static void run_panel(const struct linear_job *j, const struct part *p, int64_t 
             const struct panel_layout *l = &p->packed->layout;
             p->float_fn(l, p->packed->panels + (size_t)panel * l->panel_bytes, j->f32 + t * j->blocks, n, y);
         }
-        store_tile(p, row, t, n, y);
+        store_tile(p, panel, 1, t, n, y);
     }
 }
 
@@ -208,8 +213,9 @@ static void run_pass(struct cpu_backend *b, struct linear_job *j, const struct t
     j->panels_per_task = div_up(j->panels * j->token_blocks, (int64_t)pool_threads(b->base.pool) * TASKS_PER_THREAD);
     if (j->panels_per_task > MATMUL_PANELS_INT) /* whole calls */
         j->panels_per_task -= j->panels_per_task % MATMUL_PANELS_INT;
+    j->convert_tokens = min_i64(MATMUL_TILE_INT, div_up(tokens, pool_threads(b->base.pool)));
     if (j->q16 || j->f32 || j->input)
-        pool_run(b->base.pool, (int)div_up(tokens, MATMUL_TILE_INT), convert_task, j);
+        pool_run(b->base.pool, (int)div_up(tokens, j->convert_tokens), convert_task, j);
     pool_run(b->base.pool, (int)(div_up(j->panels, j->panels_per_task) * j->token_blocks), linear_task, j);
     for (int i = 0; i < j->parts; i++)
         j->part[i].y += tokens * j->part[i].rows;

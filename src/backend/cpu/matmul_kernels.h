@@ -40,7 +40,7 @@ struct act_f32 {
 };
 
 enum {
-    MATMUL_TILE_INT = 16,    /* tokens per tile of act_q16 */
+    MATMUL_TILE_INT = 32,    /* tokens per tile of act_q16 */
     MATMUL_PANELS_INT = 8,   /* panels that share a tile of act_q16 */
     MATMUL_TILE_MAX = 8,     /* largest tile of act_f32 */
     MATMUL_DENSE_TOKENS = 24 /* per call of a dense kernel: whole tiles of every set */

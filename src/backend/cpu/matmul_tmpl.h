@@ -106,7 +106,7 @@ ALWAYS_INLINE void unpack(enum panel_code code, const uint8_t *p, vq table, vq c
 }
 
 /* Scales and offsets of one block, one part: one of each, or two for groups of
- * 16. */
+ * 16; zeros where there are none. */
 struct factors {
     vf scale[2], offset[2];
 };
@@ -124,7 +124,7 @@ ALWAYS_INLINE vf load_scale(const uint8_t *p, enum dtype t, int lane)
 ALWAYS_INLINE struct factors load_factors(const struct panel_layout *l, const uint8_t *unit, int b, int part,
                                           enum panel_scale scale, int group)
 {
-    struct factors f;
+    struct factors f = {{vf_zero(), vf_zero()}, {vf_zero(), vf_zero()}};
     const int n = group == 16 ? 2 : 1, lane = part * VF_LANES;
     if (scale == PANEL_PLAIN || scale == PANEL_OFFSET) {
         for (int i = 0; i < n; i++) {
@@ -236,44 +236,92 @@ ALWAYS_INLINE void int_codes(enum panel_code code, const uint8_t *p, vq table, v
 /* An instruction on bytes gives sums of 16 bits that have to be added up, in both planes. One on words takes half as
  * many, but both planes at once, and adds in 32 bits. So where there are tokens to share the work, codes become words,
  * and activations words in all rows. */
+enum { PAIRS = PANEL_BLOCK / 2, WORD_TOKENS = 8 / PARTS /* whose sums stay in registers */ };
+
+/* One pair of inputs of a token by one panel. */
+ALWAYS_INLINE void word_step(vi d[PARTS], const vq w[PARTS], const int16_t *words)
+{
+    int32_t two;
+    memcpy(&two, words, sizeof two);
+    for (int p = 0; p < PARTS; p++)
+        d[p] = vi_in_order(vq_word_dot(d[p], w[p], vq_set_quad(two)));
+}
+
+/* A block of one panel by n tokens, a constant. The first two steps are outside of the loop, since sums that begin with
+ * the same number would be copied around in it. */
+ALWAYS_INLINE void word_tile(const vq w[PAIRS][PARTS], const int16_t (*words)[PANEL_BLOCK], const int32_t (*start)[2],
+                             const struct act_q16 *x, int n, const struct factors *f, float *y, enum panel_scale scale,
+                             int group)
+{
+    const int groups = group == 16 ? 2 : 1, pairs = PAIRS / groups;
+#pragma GCC unroll 2
+    for (int g = 0; g < groups; g++, w += pairs) {
+        vi d[WORD_TOKENS][PARTS];
+        for (int t = 0; t < n; t++) {
+            for (int p = 0; p < PARTS; p++)
+                d[t][p] = vi_set1(start[t][g]);
+            word_step(d[t], w[0], words[t] + 2 * g * pairs);
+        }
+        for (int t = 0; t < n; t++)
+            word_step(d[t], w[1], words[t] + 2 * (g * pairs + 1));
+#pragma GCC unroll 1
+        for (int k = 2; k < pairs; k += 2)
+            for (int i = 0; i < 2; i++)
+                for (int t = 0; t < n; t++)
+                    word_step(d[t], w[k + i], words[t] + 2 * (g * pairs + k + i));
+        for (int t = 0; t < n; t++)
+            for (int p = 0; p < PARTS; p++) {
+                float *out = y + t * PANEL_ROWS + p * VF_LANES;
+                vf_store(out, int_add(vf_load(out), d[t][p], x + t, f + p, g, scale, group));
+            }
+    }
+}
+
+/* By all tokens. Functions of their own, since codes make no difference here. */
+#define DEFINE(SCALE, scale, group)                                                                                    \
+    static __attribute__((noinline)) void word_tiles_##scale##_##group(                                                \
+        const vq w[PAIRS][PARTS], const int16_t(*words)[PANEL_BLOCK], const int32_t(*start)[2],                        \
+        const struct act_q16 *x, int tokens, const struct factors *f, float *y)                                        \
+    {                                                                                                                  \
+        int t = 0;                                                                                                     \
+        for (; t + WORD_TOKENS <= tokens; t += WORD_TOKENS)                                                            \
+            word_tile(w, words + t, start + t, x + t, WORD_TOKENS, f, y + t * PANEL_ROWS, PANEL_##SCALE, group);       \
+        for (; t < tokens; t++)                                                                                        \
+            word_tile(w, words + t, start + t, x + t, 1, f, y + t * PANEL_ROWS, PANEL_##SCALE, group);                 \
+    }
+DEFINE(PLAIN, plain, 16)
+DEFINE(PLAIN, plain, 32)
+DEFINE(OFFSET, offset, 16)
+DEFINE(OFFSET, offset, 32)
+#undef DEFINE
+
 ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, int b, int panels,
                              const struct act_q16 *x, int tokens, float *y, vq table, int bias, enum panel_code code,
                              enum panel_scale scale, int group)
 {
     int16_t words[MATMUL_TILE_INT][PANEL_BLOCK];
     int32_t start[MATMUL_TILE_INT][2];
-    vi sum[MATMUL_TILE_INT];
     for (int t = 0; t < tokens; t++) {
         act_words(words[t], x[t].hi, x[t].lo);
         for (int g = 0; g < (group == 16 ? 2 : 1); g++)
             start[t][g] = int_start(x + t, g, bias, code, scale, group);
     }
-    for (int i = 0; i < panels * PARTS; i++) {
-        const uint8_t *u = unit + (size_t)(i / PARTS) * l->panel_bytes;
-        const int part = i % PARTS;
-        const uint8_t *codes = u + l->header_bytes + b * l->block_bytes + part * VQ_BYTES;
-        vq c[QUADS], half[QUADS];
-        if (part == 0)
-            fetch(codes + FETCH_AHEAD_PANELS, l->block_bytes);
-        int_codes(code, codes, table, c);
-        struct factors f = load_factors(l, u, b, part, scale, group);
-        for (int h = 0; h < 2; h++) {
-            for (int k = 0; k < QUADS; k++)
-                half[k] = vq_words(c[h * QUADS / 2 + k / 2], dot_kind(code) == DOT_SIGNED, k & 1);
-            for (int t = 0; t < tokens; t++) {
-                float *out = y + (i / PARTS * tokens + t) * PANEL_ROWS + part * VF_LANES;
-                vi d = h == 0 || group == 16 ? vi_set1(start[t][group == 16 ? h : 0]) : sum[t];
-                for (int k = 0; k < QUADS; k++) {
-                    int32_t two;
-                    memcpy(&two, words[t] + h * PANEL_BLOCK / 2 + 2 * k, sizeof two);
-                    d = vq_word_dot(d, half[k], vq_set_quad(two));
-                }
-                if (group == 16 || h == 1)
-                    vf_store(out, int_add(vf_load(out), d, x + t, &f, group == 16 ? h : 0, scale, group));
-                else
-                    sum[t] = d;
-            }
+    for (int i = 0; i < panels; i++, unit += l->panel_bytes, y += tokens * PANEL_ROWS) {
+        const uint8_t *codes = unit + l->header_bytes + b * l->block_bytes;
+        vq w[PAIRS][PARTS];
+        struct factors f[PARTS];
+        fetch(codes + FETCH_AHEAD_PANELS, l->block_bytes);
+        for (int p = 0; p < PARTS; p++) {
+            vq c[QUADS];
+            int_codes(code, codes + p * VQ_BYTES, table, c);
+            for (int k = 0; k < PAIRS; k++)
+                w[k][p] = vq_words(c[k / 2], dot_kind(code) == DOT_SIGNED, k & 1);
+            f[p] = load_factors(l, unit, b, p, scale, group);
         }
+        if (has_offset(scale))
+            (group == 16 ? word_tiles_offset_16 : word_tiles_offset_32)(w, words, start, x, tokens, f, y);
+        else
+            (group == 16 ? word_tiles_plain_16 : word_tiles_plain_32)(w, words, start, x, tokens, f, y);
     }
 }
 

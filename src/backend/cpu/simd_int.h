@@ -10,7 +10,8 @@
  *            256 * hi + lo, per row
  *   vq_words where SIMD_WORDS is defined: bytes 0, 2 (odd: 1, 3) of every row as
  *            16-bit integers, and vq_word_dot multiplies them by two such activations
- *            in every row and adds the sum
+ *            in every row and adds the sum; vi_in_order keeps the compiler from regrouping
+ *            such additions, for which there are not enough registers
  *
  * vq_dot takes codes as DOT_SIGNED says: signed bytes. The others promise that
  * codes are not negative and at most 2^b - 1 (or 2^5 for DOT_5), which lets
@@ -60,15 +61,15 @@ ALWAYS_INLINE void act_words(int16_t out[32], const int8_t *hi, const int8_t *lo
 {
     const __m256i order =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
-    __m256i h = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(const void *)hi), order);
-    __m256i l = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(const void *)lo), order);
-    for (int i = 0; i < 2; i++) {
-        __m256i a = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm256_castsi256_si128(h)), 8);
-        __m256i b = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(l));
-        _mm256_storeu_si256((__m256i *)(void *)(out + 16 * i), _mm256_add_epi16(a, b));
-        h = _mm256_permute4x64_epi64(h, 0x4e);
-        l = _mm256_permute4x64_epi64(l, 0x4e);
-    }
+    __m256i l = _mm256_loadu_si256((const __m256i *)(const void *)lo);
+    __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)hi);
+    h = _mm256_shuffle_epi8(_mm256_add_epi8(h, _mm256_cmpgt_epi8(_mm256_setzero_si256(), l)), order);
+    l = _mm256_shuffle_epi8(l, order);
+    __m256i a = _mm256_unpacklo_epi8(l, h), b = _mm256_unpackhi_epi8(l, h);
+    _mm_storeu_si128((__m128i *)(void *)out, _mm256_castsi256_si128(a));
+    _mm_storeu_si128((__m128i *)(void *)(out + 8), _mm256_castsi256_si128(b));
+    _mm_storeu_si128((__m128i *)(void *)(out + 16), _mm256_extracti128_si256(a, 1));
+    _mm_storeu_si128((__m128i *)(void *)(out + 24), _mm256_extracti128_si256(b, 1));
 }
 #endif
 
@@ -144,6 +145,11 @@ ALWAYS_INLINE vq vq_abs(vq c) { return _mm512_abs_epi8(c); }
 ALWAYS_INLINE vq vq_byte_products(vq c, vq x) { return _mm512_maddubs_epi16(c, x); }
 ALWAYS_INLINE vq vq_add_words(vq a, vq b) { return _mm512_add_epi16(a, b); }
 ALWAYS_INLINE vi vq_word_dot(vi acc, vq c, vq x) { return _mm512_add_epi32(acc, _mm512_madd_epi16(c, x)); }
+ALWAYS_INLINE vi vi_in_order(vi a)
+{
+    __asm__("" : "+v"(a));
+    return a;
+}
 ALWAYS_INLINE vq vq_set1_word(int a) { return _mm512_set1_epi16((short)a); }
 ALWAYS_INLINE vq vq_words(vq c, bool is_signed, bool odd)
 {
@@ -294,6 +300,11 @@ ALWAYS_INLINE vq vq_abs(vq c) { return _mm256_abs_epi8(c); }
 ALWAYS_INLINE vq vq_byte_products(vq c, vq x) { return _mm256_maddubs_epi16(c, x); }
 ALWAYS_INLINE vq vq_add_words(vq a, vq b) { return _mm256_add_epi16(a, b); }
 ALWAYS_INLINE vi vq_word_dot(vi acc, vq c, vq x) { return _mm256_add_epi32(acc, _mm256_madd_epi16(c, x)); }
+ALWAYS_INLINE vi vi_in_order(vi a)
+{
+    __asm__("" : "+x"(a));
+    return a;
+}
 ALWAYS_INLINE vq vq_set1_word(int a) { return _mm256_set1_epi16((short)a); }
 ALWAYS_INLINE vq vq_words(vq c, bool is_signed, bool odd)
 {
