@@ -36,6 +36,7 @@ struct part {
     matmul_int_fn *int_fn;
     matmul_float_fn *float_fn;
     matmul_dense_fn *dense_fn;
+    matmul_dense_many_fn *many_fn;
     const float *bias;
     float *y;
 };
@@ -55,6 +56,8 @@ struct linear_job {
     int64_t panels, panels_per_task;
     struct act_q16 *q16; /* NULL when no part needs it */
     struct act_f32 *f32;
+    float *many; /* of dense parts: inputs by MATMUL_DENSE_TOKENS tokens; NULL for few tokens */
+    int64_t many_cols;
 };
 
 static int64_t div_up(int64_t a, int64_t b)
@@ -75,6 +78,47 @@ static int64_t tile_offset(const struct linear_job *j, int64_t t, int tile, int 
     int64_t start = t / tile * tile;
     *stride = (int)min_i64(tile, j->tokens - start);
     return start * j->blocks + t % tile;
+}
+
+void matmul_dense_inputs(const struct matmul_kernels *k, const float *x, int64_t cols, int tokens, int first, int end,
+                         float *out)
+{
+    const int tiles = matmul_dense_tiles(tokens, k->tile_many);
+    for (int i = 0; i < tiles; i++) {
+        const int start = matmul_dense_tile_start(tokens, k->tile_many, i);
+        const int n = matmul_dense_tile_start(tokens, k->tile_many, i + 1) - start;
+        for (int t = start < first ? first : start; t < start + n && t < end; t++) {
+            const float *from = x + (t - first) * cols;
+            for (int64_t c = 0; c < cols; c += MATMUL_DENSE_INPUTS) {
+                const int64_t left = min_i64(MATMUL_DENSE_INPUTS, cols - c), steps = div_up(left, k->lanes);
+                for (int l = 0; l < k->lanes; l++) {
+                    float *to = out + c * tokens + (l * tokens + start) * steps + (t - start);
+                    for (int64_t s = 0; s < steps; s++) {
+                        int64_t at = s * k->lanes + l;
+                        to[s * n] = at < left ? from[c + at] : 0;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* Tokens of the run that starts at token t, a multiple of MATMUL_DENSE_TOKENS. */
+static int many_tokens(const struct linear_job *j, int64_t t)
+{
+    int64_t n = min_i64(MATMUL_DENSE_TOKENS, j->tokens - t);
+    return j->many && n > MATMUL_DENSE_FEW ? (int)n : 0;
+}
+
+static void many_inputs(const struct linear_job *j, const float *x, int64_t first, int64_t end)
+{
+    for (int64_t t = first, next; t < end; t = next) {
+        const int64_t start = t / MATMUL_DENSE_TOKENS * MATMUL_DENSE_TOKENS;
+        next = min_i64(end, start + MATMUL_DENSE_TOKENS);
+        if (many_tokens(j, start))
+            matmul_dense_inputs(j->kernels, x + (t - first) * j->cols, j->cols, many_tokens(j, start), (int)(t - start),
+                                (int)(next - start), j->many + start * j->many_cols);
+    }
 }
 
 static void convert_task(void *arg, int task, int worker)
@@ -98,6 +142,8 @@ static void convert_task(void *arg, int task, int worker)
             j->kernels->act_to_f32(x, j->cols, j->blocks, stride, out);
         }
     }
+    if (j->many)
+        many_inputs(j, (j->input ? j->y : j->x) + first * j->cols, first, end);
 }
 
 /* ---- products ---- */
@@ -146,7 +192,11 @@ static void run_panel(const struct linear_job *j, const struct part *p, int64_t 
         if (p->kind == KIND_DENSE) {
             const uint8_t *w = (const uint8_t *)p->view->data + (size_t)row * p->view->row_bytes;
             const float *x = (j->input ? j->y : j->x) + t * j->cols;
-            p->dense_fn(w, p->view->row_bytes, (int)min_i64(PANEL_ROWS, p->rows - row), j->cols, x, j->cols, n, y);
+            const int rows = (int)min_i64(PANEL_ROWS, p->rows - row);
+            if (many_tokens(j, t))
+                p->many_fn(w, p->view->row_bytes, rows, j->cols, j->many + t * j->many_cols, n, y);
+            else
+                p->dense_fn(w, p->view->row_bytes, rows, j->cols, x, j->cols, n, y);
         } else {
             const struct panel_layout *l = &p->packed->layout;
             p->float_fn(l, p->packed->panels + (size_t)panel * l->panel_bytes, j->f32 + t * j->blocks, n, y);
@@ -186,9 +236,9 @@ static void set_part(struct part *p, const struct matmul_kernels *k, bool exact,
     if (w->view.format->code == QUANT_DENSE || w->view.format->code == QUANT_REAL) {
         p->kind = KIND_DENSE;
         p->view = w->view.format->code == QUANT_REAL ? w->device : &w->view;
-        p->dense_fn = p->view->format == quant_dense(DT_F32)   ? k->dense_f32
-                      : p->view->format == quant_dense(DT_F16) ? k->dense_f16
-                                                               : k->dense_bf16;
+        const bool f32 = p->view->format == quant_dense(DT_F32), f16 = p->view->format == quant_dense(DT_F16);
+        p->dense_fn = f32 ? k->dense_f32 : f16 ? k->dense_f16 : k->dense_bf16;
+        p->many_fn = f32 ? k->many_f32 : f16 ? k->many_f16 : k->many_bf16;
         return;
     }
     p->packed = w->device;
@@ -214,7 +264,7 @@ static void run_pass(struct cpu_backend *b, struct linear_job *j, const struct t
     if (j->panels_per_task > MATMUL_PANELS_INT) /* whole calls */
         j->panels_per_task -= j->panels_per_task % MATMUL_PANELS_INT;
     j->convert_tokens = min_i64(MATMUL_TILE_INT, div_up(tokens, pool_threads(b->base.pool)));
-    if (j->q16 || j->f32 || j->input)
+    if (j->q16 || j->f32 || j->input || j->many)
         pool_run(b->base.pool, (int)div_up(tokens, j->convert_tokens), convert_task, j);
     pool_run(b->base.pool, (int)(div_up(j->panels, j->panels_per_task) * j->token_blocks), linear_task, j);
     for (int i = 0; i < j->parts; i++)
@@ -234,20 +284,24 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
 {
     struct linear_job j = {
         .kernels = &b->matmul, .parts = n, .cols = tensor_cols(x), .input = w[0]->view.input, .vector = &b->vector};
-    bool q16 = false, f32 = false;
+    bool q16 = false, f32 = false, many = false;
     for (int i = 0; i < n; i++) {
         struct part *p = &j.part[i];
         set_part(p, &b->matmul, b->base.exact, w[i], bias ? bias[i] : NULL, y[i]);
         q16 |= p->kind == KIND_INT;
         f32 |= p->kind == KIND_FLOAT;
+        many |= p->kind == KIND_DENSE && p->many_fn != NULL;
         if (p->kind != KIND_DENSE) {
             int64_t blocks = p->packed->layout.units * (p->packed->layout.unit / PANEL_BLOCK);
             j.blocks = blocks > j.blocks ? blocks : j.blocks;
         }
     }
     const int64_t total = tensor_rows(x);
+    many &= total > MATMUL_DENSE_FEW;
+    j.many_cols = many ? matmul_dense_inputs_padded(j.kernels, j.cols) : 0;
     const size_t block_bytes = (q16 ? sizeof *j.q16 : 0) + (f32 ? sizeof *j.f32 : 0);
-    const size_t token_bytes = (size_t)j.blocks * block_bytes + (j.input ? (size_t)j.cols * sizeof *j.y : 0);
+    const size_t token_bytes = (size_t)j.blocks * block_bytes + (j.input ? (size_t)j.cols * sizeof *j.y : 0) +
+                               (size_t)j.many_cols * sizeof *j.many;
     int64_t pass = total;
     if (token_bytes) {
         int64_t fit = (int64_t)(SCRATCH_BYTES / token_bytes) / TOKEN_UNIT * TOKEN_UNIT;
@@ -259,7 +313,9 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
         }
         j.q16 = q16 ? (void *)scratch : NULL;
         j.f32 = f32 ? (void *)(scratch + (q16 ? (size_t)(j.blocks * pass) * sizeof *j.q16 : 0)) : NULL;
-        j.y = j.input ? (void *)(scratch + (size_t)(j.blocks * pass) * block_bytes) : NULL;
+        scratch += (size_t)(j.blocks * pass) * block_bytes;
+        j.many = many ? (void *)scratch : NULL;
+        j.y = j.input ? (void *)(scratch + (size_t)(j.many_cols * pass) * sizeof *j.many) : NULL;
     }
     for (int64_t t = 0; t < total; t += pass)
         run_pass(b, &j, x, t, min_i64(pass, total - t));

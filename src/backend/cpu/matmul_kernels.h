@@ -40,10 +40,12 @@ struct act_f32 {
 };
 
 enum {
-    MATMUL_TILE_INT = 32,    /* tokens per tile of act_q16 */
-    MATMUL_PANELS_INT = 8,   /* panels that share a tile of act_q16 */
-    MATMUL_TILE_MAX = 8,     /* largest tile of act_f32 */
-    MATMUL_DENSE_TOKENS = 24 /* per call of a dense kernel: whole tiles of every set */
+    MATMUL_TILE_INT = 32,     /* tokens per tile of act_q16 */
+    MATMUL_PANELS_INT = 8,    /* panels that share a tile of act_q16 */
+    MATMUL_TILE_MAX = 8,      /* largest tile of act_f32 */
+    MATMUL_DENSE_FEW = 3,     /* tokens that take the rows of a dense matrix as they are */
+    MATMUL_DENSE_TOKENS = 96, /* per call of a dense kernel for more */
+    MATMUL_DENSE_INPUTS = 512 /* that its rows are unpacked at once */
 };
 
 /* Neighbouring panels, at most MATMUL_PANELS_INT, times one tile: y [panels, tokens, 16], overwritten. */
@@ -57,11 +59,18 @@ typedef void matmul_float_fn(const struct panel_layout *l, const uint8_t *panel,
 typedef void matmul_dense_fn(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int64_t x_stride,
                              int tokens, float *y);
 
+/* The same for more tokens, x as matmul_dense_inputs() lays it out. The sums are the same, bit for bit. */
+typedef void matmul_dense_many_fn(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int tokens,
+                                  float *y);
+
 struct matmul_kernels {
     matmul_int_fn *panel_int[PANEL_CODES][PANEL_SCALES][2]; /* last index: group of 32 and up; NULL for E8 */
     matmul_float_fn *panel_float[PANEL_CODES][PANEL_SCALES][2];
     matmul_dense_fn *dense_f32, *dense_f16, *dense_bf16;
-    int tile_float; /* tokens per tile of act_f32, at most MATMUL_TILE_MAX */
+    matmul_dense_many_fn *many_f32, *many_f16, *many_bf16; /* NULL: the set has none */
+    int lanes;                                             /* of a vector */
+    int tile_many;                                         /* tokens whose sums the latter keep in registers */
+    int tile_float;                                        /* tokens per tile of act_f32, at most MATMUL_TILE_MAX */
 
     /* cols inputs of one token into every `stride`-th block, zeros up to
      * `blocks` blocks. Inputs that are not finite give NaN scales. */
@@ -72,6 +81,29 @@ struct matmul_kernels {
     void (*pack_block)(enum panel_code code, const uint8_t *codes, size_t stride, uint8_t *out);
     void (*pack_f16)(const float *x, int64_t n, uint16_t *out); /* round to nearest even */
 };
+
+/* Dense kernels sum inputs l, lanes + l, 2 * lanes + l ... of a row in lane l, then the lanes. For many tokens rows are
+ * lanes, one l is summed after another, and inputs come in that order: by MATMUL_DENSE_INPUTS inputs (zeros up to whole
+ * vectors), in them by l, by tiles of tokens, by vector, by token of the tile. */
+static inline int matmul_dense_tiles(int tokens, int most)
+{
+    return (tokens + most - 1) / most;
+}
+
+static inline int matmul_dense_tile_start(int tokens, int most, int tile)
+{
+    return tokens * tile / matmul_dense_tiles(tokens, most);
+}
+
+/* Floats that a token's inputs take. */
+static inline int64_t matmul_dense_inputs_padded(const struct matmul_kernels *k, int64_t cols)
+{
+    return (cols + k->lanes - 1) / k->lanes * k->lanes;
+}
+
+/* Those of tokens first .. end of `tokens`. x [end - first, cols] */
+void matmul_dense_inputs(const struct matmul_kernels *k, const float *x, int64_t cols, int tokens, int first, int end,
+                         float *out);
 
 /* The best that `features` (cpu_features) allows. */
 void matmul_init(struct matmul_kernels *k, unsigned features);

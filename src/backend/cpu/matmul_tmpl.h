@@ -1,6 +1,6 @@
 /* The matmul kernels over simd.h and simd_int.h, built once per instruction
  * set. The including file defines MATMUL_ISA (the suffix of every name),
- * MATMUL_TILE_FLOAT and MATMUL_TILE_DENSE, or MATMUL_INTEGER_ONLY for a set
+ * MATMUL_TILE_FLOAT and MATMUL_TILE_MANY, or MATMUL_INTEGER_ONLY for a set
  * that adds only integer instructions.
  *
  * A panel's rows are lanes, PARTS vectors of them. For one row and token the
@@ -574,7 +574,7 @@ ALWAYS_INLINE vf load_dense_part(const uint8_t *p, int64_t k, int n, enum dtype 
 ALWAYS_INLINE void dense_tile(const uint8_t *w, size_t row_bytes, int rows, int64_t cols, const float *x,
                               int64_t x_stride, int tokens, float *y, enum dtype type)
 {
-    vf acc[DENSE_ROWS][MATMUL_TILE_DENSE], xv[MATMUL_TILE_DENSE];
+    vf acc[DENSE_ROWS][MATMUL_DENSE_FEW], xv[MATMUL_DENSE_FEW];
     for (int r = 0; r < rows; r++)
         for (int t = 0; t < tokens; t++)
             acc[r][t] = vf_zero();
@@ -612,8 +612,8 @@ ALWAYS_INLINE void dense_rows(const uint8_t *w, size_t row_bytes, int rows, int6
                               int64_t x_stride, int tokens, float *y, enum dtype type)
 {
     int t = 0;
-    for (; t + MATMUL_TILE_DENSE <= tokens; t += MATMUL_TILE_DENSE)
-        dense_tile(w, row_bytes, rows, cols, x + t * x_stride, x_stride, MATMUL_TILE_DENSE, y + t * PANEL_ROWS, type);
+    for (; t + MATMUL_DENSE_FEW <= tokens; t += MATMUL_DENSE_FEW)
+        dense_tile(w, row_bytes, rows, cols, x + t * x_stride, x_stride, MATMUL_DENSE_FEW, y + t * PANEL_ROWS, type);
     for (; t < tokens; t++)
         dense_tile(w, row_bytes, rows, cols, x + t * x_stride, x_stride, 1, y + t * PANEL_ROWS, type);
 }
@@ -628,11 +628,126 @@ ALWAYS_INLINE void dense(const uint8_t *w, size_t row_bytes, int n, int64_t cols
         dense_rows(w + (size_t)r * row_bytes, row_bytes, 1, cols, x, x_stride, tokens, y + r, type);
 }
 
+/* At most n. */
+ALWAYS_INLINE vf load_dense_some(const uint8_t *p, int64_t k, int64_t n, enum dtype t)
+{
+    return n <= 0 ? vf_zero() : n < VF_LANES ? load_dense_part(p, k, (int)n, t) : load_dense(p, k, t);
+}
+
+/* Rows of a chunk as floats: out [lanes][steps][16]. */
+ALWAYS_INLINE void dense_unpack(const uint8_t *w, size_t row_bytes, int n, int64_t first, int64_t cols, int steps,
+                                float *out, enum dtype type)
+{
+    /* What is unpacked next, of these rows or the next ones. */
+    const int64_t size = type == DT_F32 ? 4 : 2, rest = cols - first - MATMUL_DENSE_INPUTS;
+    const int64_t ahead = rest > 0 ? MATMUL_DENSE_INPUTS * size : PANEL_ROWS * (int64_t)row_bytes - first * size;
+    for (int s = 0; s < steps; s++) {
+        const int64_t k = first + s * VF_LANES;
+        for (int r = 0; k * size % 64 == 0 && r < n; r++)
+            __builtin_prefetch(w + (size_t)r * row_bytes + ahead + k * size);
+        for (int p = 0; p < PARTS; p++) {
+            const uint8_t *row = w + (size_t)(p * VF_LANES) * row_bytes;
+            vf v[VF_LANES];
+            if (n == PANEL_ROWS && k + VF_LANES <= cols)
+                for (int i = 0; i < VF_LANES; i++)
+                    v[i] = load_dense(row + (size_t)i * row_bytes, k, type);
+            else
+                for (int i = 0; i < VF_LANES; i++)
+                    v[i] = load_dense_some(row + (size_t)i * row_bytes, k, p * VF_LANES + i < n ? cols - k : 0, type);
+            vf_transpose(v);
+            for (int l = 0; l < VF_LANES; l++)
+                vf_store(out + (l * steps + s) * PANEL_ROWS + p * VF_LANES, v[l]);
+        }
+    }
+}
+
+/* One lane's inputs of n tokens, a constant, enter their sums [n][16]. */
+ALWAYS_INLINE void many_tile(const float *w, const float *x, int steps, float *sum, int n)
+{
+    vf acc[MATMUL_TILE_MANY][PARTS];
+    for (int t = 0; t < n; t++)
+        for (int p = 0; p < PARTS; p++)
+            acc[t][p] = vf_load(sum + t * PANEL_ROWS + p * VF_LANES);
+#pragma GCC unroll 1
+    for (int s = 0; s < steps; s++, w += PANEL_ROWS, x += n) {
+        vf v[PARTS];
+        for (int p = 0; p < PARTS; p++)
+            v[p] = vf_load(w + p * VF_LANES);
+        for (int t = 0; t < n; t++)
+            for (int p = 0; p < PARTS; p++)
+                acc[t][p] = vf_fma(v[p], vf_set1(x[t]), acc[t][p]);
+    }
+    for (int t = 0; t < n; t++)
+        for (int p = 0; p < PARTS; p++)
+            vf_store(sum + t * PANEL_ROWS + p * VF_LANES, acc[t][p]);
+}
+
+static void many_any_tile(const float *w, const float *x, int steps, float *sum, int n)
+{
+#define CASE(N)                                                                                                        \
+    case N:                                                                                                            \
+        if (N <= MATMUL_TILE_MANY)                                                                                     \
+            many_tile(w, x, steps, sum, N <= MATMUL_TILE_MANY ? N : 1);                                                \
+        return;
+    switch (n) {
+        CASE(1)
+        CASE(2)
+        CASE(3)
+        CASE(4)
+        CASE(5)
+        CASE(6)
+        CASE(7)
+        CASE(8)
+        CASE(9)
+        CASE(10)
+        CASE(11)
+        CASE(12)
+    }
+#undef CASE
+}
+
+_Static_assert(MATMUL_TILE_MANY <= 12, "many_any_tile has all sizes");
+
+ALWAYS_INLINE void dense_many(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int tokens,
+                              float *y, enum dtype type)
+{
+    _Alignas(64) float rows[MATMUL_DENSE_INPUTS * PANEL_ROWS];
+    _Alignas(64) float sum[VF_LANES * MATMUL_DENSE_TOKENS * PANEL_ROWS];
+    const int tiles = matmul_dense_tiles(tokens, MATMUL_TILE_MANY), sums = tokens * PANEL_ROWS;
+    memset(sum, 0, (size_t)(VF_LANES * sums) * sizeof *sum);
+    for (int64_t k = 0; k < cols; k += MATMUL_DENSE_INPUTS) {
+        const int64_t left = cols - k < MATMUL_DENSE_INPUTS ? cols - k : MATMUL_DENSE_INPUTS;
+        const int steps = (int)(left + VF_LANES - 1) / VF_LANES;
+        dense_unpack(w, row_bytes, n, k, cols, steps, rows, type);
+        for (int l = 0; l < VF_LANES; l++)
+            for (int i = 0; i < tiles; i++) {
+                int t = matmul_dense_tile_start(tokens, MATMUL_TILE_MANY, i);
+                int size = matmul_dense_tile_start(tokens, MATMUL_TILE_MANY, i + 1) - t;
+                many_any_tile(rows + l * steps * PANEL_ROWS, x, steps, sum + l * sums + t * PANEL_ROWS, size);
+                x += steps * size;
+            }
+    }
+    for (int i = 0; i < sums; i += VF_LANES) {
+        vf s[VF_LANES];
+        for (int l = 0; l < VF_LANES; l++)
+            s[l] = vf_load(sum + l * sums + i);
+        for (int half = VF_LANES / 2; half; half /= 2) /* the order of vf_sum */
+            for (int l = 0; l < half; l++)
+                s[l] = vf_add(s[l], s[l + half]);
+        vf_store(y + i, s[0]);
+    }
+}
+
 #define DEFINE(name, TYPE)                                                                                             \
     static void NAME(dense_##name)(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x,            \
                                    int64_t x_stride, int tokens, float *y)                                             \
     {                                                                                                                  \
         dense(w, row_bytes, n, cols, x, x_stride, tokens, y, TYPE);                                                    \
+    }                                                                                                                  \
+    static void NAME(many_##name)(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int tokens, \
+                                  float *y)                                                                            \
+    {                                                                                                                  \
+        dense_many(w, row_bytes, n, cols, x, tokens, y, TYPE);                                                         \
     }
 DEFINE(f32, DT_F32)
 DEFINE(f16, DT_F16)
@@ -721,6 +836,11 @@ static void NAME(init_all)(struct matmul_kernels *k)
     k->dense_f32 = NAME(dense_f32);
     k->dense_f16 = NAME(dense_f16);
     k->dense_bf16 = NAME(dense_bf16);
+    k->many_f32 = NAME(many_f32);
+    k->many_f16 = NAME(many_f16);
+    k->many_bf16 = NAME(many_bf16);
+    k->lanes = VF_LANES;
+    k->tile_many = MATMUL_TILE_MANY;
     k->tile_float = MATMUL_TILE_FLOAT;
     k->act_to_q16 = NAME(act_to_q16);
     k->pack_f16 = NAME(pack_f16);

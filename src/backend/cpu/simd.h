@@ -12,6 +12,7 @@
  *   vf_ldexp_normal  the same for normal a and result, n <= 126
  *   vf_select_lt   a < b ? x : y
  *   vf_..._part    the first n lanes only, 0 < n < VF_LANES; the rest loads as 0
+ *   vf_transpose   VF_LANES vectors; lane i of v[j] comes to lane j of v[i]
  *   vf_load2       even elements to a, odd ones to b; vf_store2 is its inverse
  */
 #ifndef CPU_SIMD_H
@@ -80,6 +81,28 @@ static inline vf vf_load_f16(const uint16_t *p)
 static inline vf vf_load_bf16(const uint16_t *p)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+static inline void vf_transpose(vf v[16])
+{
+    vf a[16];
+    for (int i = 0; i < 16; i += 4) {
+        __m512d x = _mm512_castps_pd(_mm512_unpacklo_ps(v[i], v[i + 1]));
+        __m512d y = _mm512_castps_pd(_mm512_unpacklo_ps(v[i + 2], v[i + 3]));
+        __m512d z = _mm512_castps_pd(_mm512_unpackhi_ps(v[i], v[i + 1]));
+        __m512d w = _mm512_castps_pd(_mm512_unpackhi_ps(v[i + 2], v[i + 3]));
+        a[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
+        a[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+        a[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(z, w));
+        a[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(z, w));
+    }
+    for (int i = 0; i < 4; i++) {
+        vf x = _mm512_shuffle_f32x4(a[i], a[i + 4], 0x88), y = _mm512_shuffle_f32x4(a[i], a[i + 4], 0xdd);
+        vf z = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0x88), w = _mm512_shuffle_f32x4(a[i + 8], a[i + 12], 0xdd);
+        v[i] = _mm512_shuffle_f32x4(x, z, 0x88);
+        v[i + 4] = _mm512_shuffle_f32x4(y, w, 0x88);
+        v[i + 8] = _mm512_shuffle_f32x4(x, z, 0xdd);
+        v[i + 12] = _mm512_shuffle_f32x4(y, w, 0xdd);
+    }
 }
 static inline float vf_sum(vf a)
 {
@@ -284,6 +307,22 @@ static inline vf vf_load_f16(const uint16_t *p)
 static inline vf vf_load_bf16(const uint16_t *p)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+static inline void vf_transpose(vf v[8])
+{
+    vf a[8];
+    for (int i = 0; i < 8; i += 4) {
+        vf x = _mm256_unpacklo_ps(v[i], v[i + 1]), y = _mm256_unpacklo_ps(v[i + 2], v[i + 3]);
+        vf z = _mm256_unpackhi_ps(v[i], v[i + 1]), w = _mm256_unpackhi_ps(v[i + 2], v[i + 3]);
+        a[i] = _mm256_shuffle_ps(x, y, 0x44);
+        a[i + 1] = _mm256_shuffle_ps(x, y, 0xee);
+        a[i + 2] = _mm256_shuffle_ps(z, w, 0x44);
+        a[i + 3] = _mm256_shuffle_ps(z, w, 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        v[i] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x20);
+        v[i + 4] = _mm256_permute2f128_ps(a[i], a[i + 4], 0x31);
+    }
 }
 static inline float vf_sum(vf a)
 {
@@ -551,6 +590,14 @@ static inline vf vf_load_f16(const uint16_t *p)
 static inline vf vf_load_bf16(const uint16_t *p)
 {
     return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
+static inline void vf_transpose(vf v[4])
+{
+    float32x4x2_t a = vtrnq_f32(v[0], v[1]), b = vtrnq_f32(v[2], v[3]);
+    v[0] = vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0]));
+    v[1] = vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1]));
+    v[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
+    v[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
 }
 static inline float vf_sum(vf a)
 {

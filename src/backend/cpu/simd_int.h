@@ -147,7 +147,9 @@ ALWAYS_INLINE vq vq_add_words(vq a, vq b) { return _mm512_add_epi16(a, b); }
 ALWAYS_INLINE vi vq_word_dot(vi acc, vq c, vq x) { return _mm512_add_epi32(acc, _mm512_madd_epi16(c, x)); }
 ALWAYS_INLINE vi vi_in_order(vi a)
 {
+#ifndef TLM_SIMDE
     __asm__("" : "+v"(a));
+#endif
     return a;
 }
 ALWAYS_INLINE vq vq_set1_word(int a) { return _mm512_set1_epi16((short)a); }

@@ -2,7 +2,7 @@
  * from here too. */
 #define MATMUL_ISA avx2
 #define MATMUL_TILE_FLOAT 4
-#define MATMUL_TILE_DENSE 3
+#define MATMUL_TILE_MANY 6
 #include "backend/cpu/matmul_tmpl.h"
 
 /* Eight rows of eight quads to eight quads of eight rows. */

@@ -3,7 +3,7 @@
 
 #define MATMUL_ISA neon
 #define MATMUL_TILE_FLOAT 4
-#define MATMUL_TILE_DENSE 4
+#define MATMUL_TILE_MANY 6
 #include "backend/cpu/matmul_tmpl.h"
 
 void matmul_init_neon(struct matmul_kernels *k)
