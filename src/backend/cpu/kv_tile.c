@@ -78,9 +78,11 @@ static void affine_rows(const struct cpu_backend *b, float *x, const uint8_t *co
 static void sort_channels(const struct kv_codec *c, const uint8_t *in, uint16_t *order, int n[3])
 {
     enum { WORDS = KV_DIM_MAX / 64 };
-    uint64_t sets[3][WORDS] = {{0}};
+    uint64_t sets[3][WORDS];
     int words = (c->dim + 63) / 64;
     size_t bytes = ((size_t)c->dim + 7) / 8;
+    for (int w = 0; w < words; w++)
+        sets[0][w] = sets[2][w] = 0;
     if (c->f.mix) {
         memcpy(sets[0], in + c->sets, bytes);
         memcpy(sets[2], in + c->sets + bytes, bytes);

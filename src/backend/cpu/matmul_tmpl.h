@@ -578,13 +578,15 @@ ALWAYS_INLINE void dense_tile(const uint8_t *w, size_t row_bytes, int rows, int6
     for (int r = 0; r < rows; r++)
         for (int t = 0; t < tokens; t++)
             acc[r][t] = vf_zero();
-    /* One token: the same place of the next rows, if they are not far. */
-    const int64_t size = type == DT_F32 ? 4 : 2, next = rows * (int64_t)row_bytes;
-    const int64_t ahead = next < 2 * FETCH_AHEAD ? next : FETCH_AHEAD;
+    /* One token: FETCH_AHEAD bytes on in each row; where that is behind its end, in the row that comes in its place. */
+    const int64_t size = type == DT_F32 ? 4 : 2, length = (int64_t)row_bytes, below = rows * length;
+    const int64_t ahead = length < FETCH_AHEAD ? FETCH_AHEAD / length * below : FETCH_AHEAD;
+    const int64_t turn = length < FETCH_AHEAD ? length : length - FETCH_AHEAD;
     int64_t k = 0;
     for (; k + VF_LANES <= cols; k += VF_LANES) {
         for (int r = 0; tokens == 1 && k * size % 64 == 0 && r < rows; r++)
-            __builtin_prefetch(w + (size_t)r * row_bytes + k * size + ahead);
+            __builtin_prefetch(w + (size_t)r * row_bytes + k * size +
+                               (k * size < turn ? ahead : ahead + below - length));
         for (int t = 0; t < tokens; t++)
             xv[t] = vf_load(x + t * x_stride + k);
         for (int r = 0; r < rows; r++) {
