@@ -134,8 +134,12 @@ class Compare:
         whole = t.apply_chat_template(
             [{"role": "user", "content": text + MORE}, {"role": "assistant", "content": ""}], tokenize=False,
             continue_final_message=True) if t.has_chat_template else text + MORE
-        ids = t.encode(whole, add_special_tokens=not t.has_chat_template)
+        # What is in the file is a text of its own, as in mlx-lm: no token reaches across its end.
+        end = whole.index(MORE)
+        ids = t.encode(whole[:end], add_special_tokens=not t.has_chat_template)
         caches = C.load_prompt_cache(self.path)
+        assert len(ids) == loaded_offset(caches)
+        ids += t.encode(whole[end:], add_special_tokens=False)
         names = "+".join(sorted({type(c).__name__ for c in caches}))
         self.judge("turbolm to mlx-lm, %s, %d tokens, %s, %s" % (
             os.path.basename(source), loaded_offset(caches), names, " ".join(settings)),
