@@ -4,7 +4,7 @@
  *     y[i] [T, O_i] = x [T, I] . w[i]^T + bias[i]
  *
  * The rows of all weights are numbered in panels of 16. A task is a run of
- * panels by a block of tokens whose activations fit the second-level cache. */
+ * panels by a block of tokens. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -14,16 +14,14 @@
 #include "base/pool.h"
 
 enum {
-    SHARE_MAX = 8,                  /* weights per loop */
-    TOKEN_UNIT = 96,                /* whole tiles of every kernel */
-    TOKEN_BLOCK_BYTES = 192 * 1024, /* activations of a task */
-    TOKEN_BLOCK_MAX = 96,
+    SHARE_MAX = 8,            /* weights per loop */
+    TOKEN_BLOCK = 96,         /* of a task: whole tiles of every kernel */
     SCRATCH_BYTES = 16 << 20, /* activations of a pass; more tokens take several */
     TASKS_PER_THREAD = 8
 };
 
-_Static_assert(TOKEN_UNIT % MATMUL_TILE_INT == 0 && TOKEN_UNIT % MATMUL_TILE_MAX == 0 &&
-                   TOKEN_UNIT % MATMUL_DENSE_TOKENS == 0 && TOKEN_BLOCK_MAX % TOKEN_UNIT == 0,
+_Static_assert(TOKEN_BLOCK % MATMUL_TILE_INT == 0 && TOKEN_BLOCK % MATMUL_TILE_MAX == 0 &&
+                   TOKEN_BLOCK % MATMUL_DENSE_TOKENS == 0,
                "whole tiles");
 
 enum kind { KIND_INT, KIND_FLOAT, KIND_DENSE };
@@ -51,7 +49,6 @@ struct linear_job {
     float *y; /* [tokens, cols]: x as it meets the codes; NULL without an input */
     int64_t cols, tokens, blocks;
     int64_t convert_tokens; /* per task that prepares activations */
-    int64_t token_block;    /* per task of products: whole tiles */
     int64_t token_blocks;
     int64_t panels, panels_per_task;
     struct act_q16 *q16; /* NULL when no part needs it */
@@ -210,7 +207,7 @@ static void linear_task(void *arg, int task, int worker)
     (void)worker;
     const struct linear_job *j = arg;
     int64_t panel = task / j->token_blocks * j->panels_per_task, last = min_i64(panel + j->panels_per_task, j->panels);
-    int64_t first = task % j->token_blocks * j->token_block, end = min_i64(first + j->token_block, j->tokens);
+    int64_t first = task % j->token_blocks * TOKEN_BLOCK, end = min_i64(first + TOKEN_BLOCK, j->tokens);
     const struct part *p = j->part;
     int64_t skipped = 0;
     for (int64_t n; panel < last; panel += n) {
@@ -253,10 +250,7 @@ static void run_pass(struct cpu_backend *b, struct linear_job *j, const struct t
 {
     j->x = tensor_f32(x) + t0 * j->cols;
     j->tokens = tokens;
-    int64_t bytes = j->f32 || !j->q16 ? j->cols * 4 : j->cols * 3;
-    int64_t fit = TOKEN_BLOCK_BYTES / (bytes ? bytes : 1) / TOKEN_UNIT * TOKEN_UNIT;
-    j->token_block = fit < TOKEN_UNIT ? TOKEN_UNIT : min_i64(fit, TOKEN_BLOCK_MAX);
-    j->token_blocks = div_up(tokens, j->token_block);
+    j->token_blocks = div_up(tokens, TOKEN_BLOCK);
     j->panels = 0;
     for (int i = 0; i < j->parts; i++)
         j->panels += j->part[i].panels;
@@ -304,8 +298,8 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
                                (size_t)j.many_cols * sizeof *j.many;
     int64_t pass = total;
     if (token_bytes) {
-        int64_t fit = (int64_t)(SCRATCH_BYTES / token_bytes) / TOKEN_UNIT * TOKEN_UNIT;
-        pass = min_i64(total, fit < TOKEN_UNIT ? TOKEN_UNIT : fit);
+        int64_t fit = (int64_t)(SCRATCH_BYTES / token_bytes) / TOKEN_BLOCK * TOKEN_BLOCK;
+        pass = min_i64(total, fit < TOKEN_BLOCK ? TOKEN_BLOCK : fit);
         uint8_t *scratch = cpu_scratch(b, token_bytes * (size_t)pass);
         if (!scratch) {
             fill_nan(&j, total);
