@@ -134,16 +134,19 @@ class Compare:
         whole = t.apply_chat_template(
             [{"role": "user", "content": text + MORE}, {"role": "assistant", "content": ""}], tokenize=False,
             continue_final_message=True) if t.has_chat_template else text + MORE
-        # What is in the file is a text of its own, as in mlx-lm: no token reaches across its end.
+        # turbolm encodes the whole and goes on from the last token that both have, if the cache can be cut there.
+        special = not t.has_chat_template
         end = whole.index(MORE)
-        ids = t.encode(whole[:end], add_special_tokens=not t.has_chat_template)
+        cached, ids = t.encode(whole[:end], add_special_tokens=special), t.encode(whole, add_special_tokens=special)
         caches = C.load_prompt_cache(self.path)
-        assert len(ids) == loaded_offset(caches)
-        ids += t.encode(whole[end:], add_special_tokens=False)
+        assert len(cached) == loaded_offset(caches)
+        common = len(os.path.commonprefix([cached, ids]))
+        if not all(c.is_trimmable() for c in caches):
+            ids, common = cached + t.encode(whole[end:], add_special_tokens=False), len(cached)
         names = "+".join(sorted({type(c).__name__ for c in caches}))
         self.judge("turbolm to mlx-lm, %s, %d tokens, %s, %s" % (
             os.path.basename(source), loaded_offset(caches), names, " ".join(settings)),
-            ours, lambda: C.load_prompt_cache(self.path), ids)
+            ours, lambda: cut(C.load_prompt_cache(self.path), common), ids)
 
     def of_mlx(self, name, text, size=None, keep=4, bits=None, group=64, each=None, batch=False):
         self.ours = False
@@ -176,6 +179,13 @@ class Compare:
         self.judge("mlx-lm to turbolm, %s, %d tokens, %s (%s)" % (
             os.path.basename(self.model), len(ids), names, name), ours, again,
             ids + t.encode(MORE, add_special_tokens=False))
+
+
+def cut(caches, length):
+    for c in caches:
+        if c.offset > length:
+            c.trim(c.offset - length)
+    return caches
 
 
 def exact_tails(path, caches, n):
