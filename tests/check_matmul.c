@@ -875,17 +875,23 @@ static void bench_format(struct cpu_backend *b, const struct isa *s, const char 
     matrix_free(&m);
 }
 
+static int is_one_of(const char *word, const char *const *list, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(word, list[i]) == 0)
+            return 1;
+    return 0;
+}
+
 /* Whether the arguments name `name`, or none of its kind. */
 static int is_wanted(const char *name, const char *const *kind, int n, int argc, char **argv)
 {
     int named = 0;
-    for (int a = 0; a < argc; a++)
-        for (int i = 0; i < n; i++)
-            if (strcmp(argv[a], kind[i]) == 0) {
-                named = 1;
-                if (strcmp(argv[a], name) == 0)
-                    return 1;
-            }
+    for (int a = 0; a < argc; a++) {
+        if (strcmp(argv[a], name) == 0)
+            return 1;
+        named |= is_one_of(argv[a], kind, n);
+    }
     return !named;
 }
 
@@ -899,6 +905,12 @@ static void bench(struct cpu_backend *b, int argc, char **argv)
     const char *sets[sizeof isas / sizeof *isas];
     for (int i = 0; i < isa_count; i++)
         sets[i] = isas[i].name;
+    for (int a = 0; a < argc; a++)
+        if (!is_one_of(argv[a], sets, isa_count) && !is_one_of(argv[a], names, n_names) &&
+            !is_one_of(argv[a], modes, 2)) {
+            fprintf(stderr, "%s: no instruction set, format or mode that is timed\n", argv[a]);
+            exit(2);
+        }
     printf("read, %d threads: %.1f GB/s\n", pool_threads(b->base.pool), read_bandwidth(b->base.pool));
     for (int i = isa_count > 1; i < isa_count; i++)
         for (int n = 0; n < n_names; n++)
