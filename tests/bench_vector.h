@@ -120,9 +120,9 @@ static void bench_ints(const struct isa *isa, int rows)
                 if (op == 0)
                     k.int_dot(y, a, tile, scale, NULL, &d);
                 else if (op == 1)
-                    k.kv_words(tile, codes, 4, N * N);
+                    k.kv_words(tile, codes, 4, N, N);
                 else
-                    k.kv_level_words(tile, codes, 4, N * N, a);
+                    k.kv_level_words(tile, codes, 4, N, N, a);
             }
             double t = (now() - t0) / times;
             best[op] = t < best[op] ? t : best[op];

@@ -44,59 +44,111 @@ static void check_pack(const struct vector_kernels *k, const struct vector_kerne
     guard_release();
 }
 
+/* x [rows][width] of a tile of this family, read by int_dot with 1 at one place of each row of the other side. */
+static void read_tile(const struct vector_kernels *k, float *x, const int16_t *tile, int rows, int width)
+{
+    const struct int_dot d = {1, rows, width, rows, width, width, false, NULL, 0};
+    const float one = 1;
+    int16_t at[256] = {0};
+    for (int i = 0; i < rows; i++) {
+        at[i] = 1;
+        k->int_dot(x + i * width, at, tile, &one, NULL, &d);
+        at[i] = 0;
+    }
+}
+
+/* A tile of rows [n][width] for k; width a multiple of KV_RUN. */
+static int16_t *tile_of(const struct vector_kernels *k, const int16_t *rows, int n, int width)
+{
+    int16_t *tile = guard((size_t)(n * width) * sizeof *tile), *to = tile;
+    for (int i = 0; i < n; i += 2)
+        for (int x = 0; x < width; x += KV_RUN)
+            for (int second = 0; second < 2; second++, to += KV_RUN)
+                memcpy(to, rows + (i + second) * width + x, KV_RUN * sizeof *to);
+    k->kv_pair_words(tile, n * width / (2 * KV_RUN));
+    return tile;
+}
+
 static void check_dot(const struct vector_kernels *k, const struct vector_kernels *ref, int rows, int n, int width)
 {
-    struct int_dot d = {rows, n, width, n + 2 * pick(3), width + 8 * pick(3), width + pick(9), pick(2), NULL, 0};
+    int first = 32 * pick(3), columns = (first + width + KV_RUN - 1) / KV_RUN * KV_RUN;
+    struct int_dot d = {rows, n, width, n + 2 * pick(3), columns, width + pick(9), pick(2), NULL, 0};
     if (pick(2)) {
         d.ahead = guard(500);
         d.ahead_bytes = 500;
     }
-    int16_t *a = guard_words((rows - 1) * d.a_stride + n, 2000),
-            *tile = guard_words((n - 1) * d.tile_stride + width, 4000);
+    int16_t *a = guard_words((rows - 1) * d.a_stride + n, 2000), *words = guard_words((int64_t)n * columns, 4000);
     int64_t out = (rows - 1) * d.y_stride + width;
     float *y = guard_random(out, 3), *want = guard_f32(out), *scale = guard_random(rows, 1e-4f),
           *base = pick(2) ? guard_random(rows, 1) : NULL;
     memcpy(want, y, (size_t)out * sizeof *y);
-    k->int_dot(y, a, tile, scale, base, &d);
-    ref->int_dot(want, a, tile, scale, base, &d);
-    check(same(y, want, out), "int_dot", rows, n);
+    double sum = 0;
+    int r = pick(rows), x = pick(width), ok = 1;
+    for (int i = 0; i < n; i++)
+        sum += (double)a[r * d.a_stride + i] * words[i * columns + first + x];
+    double expected =
+        sum * (double)scale[r] + (base ? (double)base[r] : 0) + (d.add ? (double)y[r * d.y_stride + x] : 0);
+    k->int_dot(y, a, tile_of(k, words, n, columns) + 2 * first, scale, base, &d);
+    ref->int_dot(want, a, tile_of(ref, words, n, columns) + 2 * first, scale, base, &d);
+    ok = fabs((double)y[r * d.y_stride + x] - expected) <= 1e-5 * (1 + fabs(expected) + fabs(sum * (double)scale[r]));
+    check(ok && same(y, want, out), "int_dot", rows, n);
     guard_release();
 }
 
-static void check_words(const struct vector_kernels *k, const struct vector_kernels *ref, int n)
+static void check_words(const struct vector_kernels *k, int rows, int width)
 {
-    int16_t *y = guard_words(n, 1), *want = guard_words(n, 1), *factor = guard_words(n, 8000),
-            *offset = guard_words(n, 4000), *levels = guard_words(16, 2047);
-    uint16_t *at = guard(sizeof *at * (size_t)n / KV_RUN), *channel = guard(sizeof *at * (size_t)n / KV_RUN);
-    for (int i = 0; i < n / KV_RUN; i++) {
-        at[i] = (uint16_t)(n / KV_RUN - 1 - i);
-        channel[i] = (uint16_t)pick(n);
-    }
+    const int n = rows * width;
+    int16_t *tile = guard_words(n, 1), *levels = guard_words(16, 2047);
+    float *x = guard_f32(n);
     for (int bits = 1; bits <= 8; bits++) {
         size_t bytes = kv_planes_bytes(n, bits);
-        uint8_t *in = guard(bytes), codes[256];
+        uint8_t *in = guard(bytes), *codes = guard((size_t)n);
         for (size_t i = 0; i < bytes; i++)
             in[i] = (uint8_t)pick(256);
         kv_planes_unpack(codes, in, n, bits);
         int ok = 1;
-        k->kv_words(y, in, bits, n);
+        k->kv_words(tile, in, bits, rows, width);
+        read_tile(k, x, tile, rows, width);
         for (int i = 0; i < n; i++)
-            ok &= y[i] == codes[i];
+            ok &= x[i] == codes[i];
         check(ok, "kv_words", bits, n);
-        k->kv_channel_words(y, in, bits, at, channel, n / KV_RUN, 14 - bits, factor, offset);
-        ref->kv_channel_words(want, in, bits, at, channel, n / KV_RUN, 14 - bits, factor, offset);
-        for (int i = 0; i < n; i++) {
-            int c = channel[i / KV_RUN], row = at[i / KV_RUN];
-            double v = codes[i] * (double)(1 << (14 - bits)) * factor[c] / 32768 + offset[c];
-            ok &= fabs(y[row * KV_RUN + i % KV_RUN] - v) <= 0.5;
-        }
-        check(ok && same_words(y, want, n), "kv_channel_words", bits, n);
         if (bits > 4)
             continue;
-        k->kv_level_words(y, in, bits, n, levels);
+        k->kv_level_words(tile, in, bits, rows, width, levels);
+        read_tile(k, x, tile, rows, width);
         for (int i = 0; i < n; i++)
-            ok &= y[i] == levels[codes[i]];
+            ok &= x[i] == levels[codes[i]];
         check(ok, "kv_level_words", bits, n);
+    }
+    guard_release();
+}
+
+static void check_channel_words(const struct vector_kernels *k, const struct vector_kernels *ref, uint64_t channels)
+{
+    enum { N = 64 * KV_RUN };
+    int16_t *y = guard_words(N, 1), *want = guard_words(N, 1), *factor = guard_words(64, 8000),
+            *offset = guard_words(64, 4000);
+    uint16_t *at = guard(64 * sizeof *at);
+    int runs = __builtin_popcountll(channels);
+    for (int c = 0; c < 64; c++)
+        at[c] = (uint16_t)(63 - c);
+    for (int bits = 1; bits <= 8; bits++) {
+        size_t bytes = kv_planes_bytes(runs * KV_RUN, bits);
+        uint8_t *in = guard(bytes ? bytes : 1), codes[N];
+        for (size_t i = 0; i < bytes; i++)
+            in[i] = (uint8_t)pick(256);
+        kv_planes_unpack(codes, in, runs * KV_RUN, bits);
+        memset(want, 0, N * sizeof *want);
+        memset(y, 0, N * sizeof *y);
+        int ok = k->kv_channel_words(y, in, bits, channels, at, 14 - bits, factor, offset) == in + bytes;
+        ok &= ref->kv_channel_words(want, in, bits, channels, at, 14 - bits, factor, offset) == in + bytes;
+        for (int c = 0, i = 0; c < 64; c++)
+            for (int t = 0; t < KV_RUN; t++) {
+                bool set = channels >> c & 1;
+                double v = set ? codes[i++] * (double)(1 << (14 - bits)) * factor[c] / 32768 + offset[c] : 0;
+                ok &= fabs(y[at[c] * KV_RUN + t] - v) <= 0.5;
+            }
+        check(ok && same_words(y, want, N), "kv_channel_words", bits, runs);
     }
     guard_release();
 }
@@ -125,30 +177,38 @@ static void check_channel_units(const struct vector_kernels *k, const struct vec
 static void check_word_rows(const struct vector_kernels *k, const struct vector_kernels *ref)
 {
     enum { N = KV_BLOCK };
-    int16_t *a = guard_words(N, 4095), *b = guard_words(N, 4095), *c = guard_words(N, 32767),
-            *s = guard_words(N, 32767);
-    int16_t *a2 = guard_words(N, 1), *b2 = guard_words(N, 1), a3[N], b3[N];
-    memcpy(a2, a, sizeof a3);
-    memcpy(b2, b, sizeof b3);
-    memcpy(a3, a, sizeof a3);
-    memcpy(b3, b, sizeof b3);
-    k->kv_turn_words(a, b, c, s);
-    ref->kv_turn_words(a2, b2, c, s);
+    enum { PAIRS = 4, ALL = 2 * PAIRS * N };
+    int16_t *c = guard_words(PAIRS * N, 32767), *s = guard_words(PAIRS * N, 32767), *rows = guard_words(ALL, 4095),
+            *tile = guard_words(ALL, 1), *tile2 = guard_words(ALL, 1);
+    float *turned = guard_f32(ALL), *turned2 = guard_f32(ALL);
+    memcpy(tile, rows, ALL * sizeof *rows);
+    memcpy(tile2, rows, ALL * sizeof *rows);
+    k->kv_turn_words(tile, PAIRS, c, s);
+    ref->kv_turn_words(tile2, PAIRS, c, s);
+    read_tile(k, turned, tile, 2 * PAIRS, N);
+    read_tile(ref, turned2, tile2, 2 * PAIRS, N);
     int ok = 1;
-    for (int t = 0; t < N; t++) {
-        ok &= fabs(a[t] - (a3[t] * (double)c[t] - b3[t] * (double)s[t]) / 32768) <= 1;
-        ok &= fabs(b[t] - (a3[t] * (double)s[t] + b3[t] * (double)c[t]) / 32768) <= 1;
+    for (int i = 0; i < PAIRS * N; i++) {
+        int at = i / N * 2 * N + i % N;
+        double a = rows[at], b = rows[at + N], cos = c[i], sin = s[i];
+        ok &= fabs((double)turned[at] - (a * cos - b * sin) / 32768) <= 1;
+        ok &= fabs((double)turned[at + N] - (a * sin + b * cos) / 32768) <= 1;
     }
-    check(ok && same_words(a, a2, N) && same_words(b, b2, N), "kv_turn_words", 0, 0);
+    check(ok && same(turned, turned2, ALL), "kv_turn_words", 0, 0);
     for (int half = 1; half <= N / 2; half += 1 + pick(7)) {
-        int16_t *x = guard_words(2 * half, 4095), *y = guard_words(2 * half, 1), *y2 = guard_words(2 * half, 1);
-        k->int_turn_back(y, x, c, s, half);
-        ref->int_turn_back(y2, x, c, s, half);
-        for (int i = 0; i < half; i++) {
-            ok &= fabs(y[i] - (x[i] * (double)c[i] + x[half + i] * (double)s[i]) / 32768) <= 1;
-            ok &= fabs(y[half + i] - (x[half + i] * (double)c[i] - x[i] * (double)s[i]) / 32768) <= 1;
+        int n = 1 + pick(3), width = 2 * half + pick(3), all = n * width;
+        int16_t *x = guard_words(all, 4095), *y = guard_words(all, 1), *y2 = guard_words(all, 1);
+        k->int_turn_back(y, x, n, width, c, s, half);
+        ref->int_turn_back(y2, x, n, width, c, s, half);
+        for (int r = 0; r < all; r += width) {
+            for (int i = 0; i < half; i++) {
+                double a = x[r + i], b = x[r + half + i], cos = c[i], sin = s[i];
+                ok &= fabs(y[r + 2 * i] - (a * cos + b * sin) / 32768) <= 1;
+                ok &= fabs(y[r + 2 * i + 1] - (b * cos - a * sin) / 32768) <= 1;
+            }
+            ok &= same_words(y + r + 2 * half, x + r + 2 * half, width - 2 * half);
         }
-        check(ok && same_words(y, y2, 2 * half), "int_turn_back", half, 0);
+        check(ok && same_words(y, y2, all), "int_turn_back", half, 0);
     }
     float *y = guard_random(N, 2), *want = guard_f32(N), *x = guard_random(N, 2), *f = guard_random(N, 1),
           *o = guard_random(N, 1);
@@ -167,10 +227,13 @@ static void check_ints(const struct vector_kernels *k, const struct vector_kerne
         for (int width = 2; width <= 8; width++)
             check_channel_units(k, ref, n, width);
         for (int rows = 1; rows <= 15; rows += 1 + pick(3))
-            check_dot(k, ref, rows, 2 * (1 + pick(n / 2)), n);
+            check_dot(k, ref, rows, 8 * (1 + pick(n / 8)), n);
     }
-    for (int n = KV_RUN; n <= 4 * KV_RUN; n += KV_RUN)
-        check_words(k, ref, n);
+    static const uint64_t some[] = {0, 1, UINT64_C(1) << 63, UINT64_C(0xf0a5123400ff8001), ~UINT64_C(0)};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        check_channel_words(k, ref, some[i]);
+    for (int width = KV_RUN; width <= 4 * KV_RUN; width += KV_RUN)
+        check_words(k, 8 * (1 + pick(16)), width);
     for (int i = 0; i < 10; i++)
         check_word_rows(k, ref);
 }

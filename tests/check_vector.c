@@ -952,6 +952,9 @@ static void cache_make(struct encoded_cache *c, bool small)
     const int16_t *words = angle_words(places, dims * KV_BLOCK);
     c->turn.cos_words = words;
     c->turn.sin_words = words + half * KV_BLOCK;
+    uint16_t *rows = guard(KV_DIM_MAX * sizeof *rows);
+    kv_turn_rows(rows, dims, c->turn.interleaved);
+    c->turn.rows = rows;
     c->a.turn = &c->turn;
 }
 

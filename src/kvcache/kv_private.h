@@ -25,7 +25,8 @@ struct kv_turns {
     struct kv_turn turn; /* start_cos, start_sin: NULL */
     float *cos, *sin;    /* [dims / 2][KV_BLOCK] */
     int16_t *words;      /* the same as integers, cosines first */
-    float *starts;       /* of positions 0, 64, ...: cos, then sin [dims / 2] */
+    uint16_t rows[KV_DIM_MAX];
+    float *starts; /* of positions 0, 64, ...: cos, then sin [dims / 2] */
     int16_t *start_words;
     int64_t n_starts, cap_starts;
 };

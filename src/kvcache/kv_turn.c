@@ -93,6 +93,8 @@ struct kv_turns *kv_turns_for(struct kv_cache *kv, const struct rope *rope, stru
     }
     mem_free(row);
     mem_free(row_words);
+    kv_turn_rows(t->rows, t->turn.dims, t->turn.interleaved);
+    t->turn.rows = t->rows;
     t->turn.cos = t->cos;
     t->turn.sin = t->sin;
     t->turn.cos_words = t->words;

@@ -58,6 +58,7 @@ struct kv_turn {
     const float *start_cos, *start_sin;   /* [dims / 2] */
     const float *cos, *sin;               /* [dims / 2][64] */
     const int16_t *cos_words, *sin_words; /* the same in 2^-15, at most 32767 */
+    const uint16_t *rows; /* [KV_DIM_MAX], of each channel: where it stands when those of a pair are neighbours */
 };
 
 /* dim: channels of a head. */
@@ -75,6 +76,8 @@ size_t kv_codec_work(const struct kv_codec *c);
 void kv_codec_encode(const struct kv_codec *c, const float *x, const struct kv_turn *turn, void *out, float *work);
 void kv_codec_decode(const struct kv_codec *c, const void *in, const struct kv_turn *turn, float *x, float *work);
 
+/* Fills rows of struct kv_turn [KV_DIM_MAX]. */
+void kv_turn_rows(uint16_t *rows, int dims, bool interleaved);
 /* Undoes the rotation of x [64][dim], or does it again. */
 void kv_turn_back(const struct kv_turn *r, float *x, int dim);
 void kv_turn_forth(const struct kv_turn *r, float *x, int dim);

@@ -414,6 +414,15 @@ static void turn_tokens(const struct kv_turn *r, float *x, int dim, float sign)
         }
 }
 
+void kv_turn_rows(uint16_t *rows, int dims, bool interleaved)
+{
+    for (int c = 0; c < KV_DIM_MAX; c++) {
+        int second = c >= dims / 2;
+        bool apart = c < dims && !interleaved;
+        rows[c] = (uint16_t)(apart ? 2 * (c - second * dims / 2) + second : c);
+    }
+}
+
 void kv_turn_back(const struct kv_turn *r, float *x, int dim)
 {
     turn_tokens(r, x, dim, -1);

@@ -95,18 +95,15 @@ void cpu_int_queries(const struct attend *x, const struct area *w, const float *
     }
 }
 
-/* Words of queries turned back by the angles of the block's start. */
+/* Words of queries turned back by the angles of the block's start, channels of a rotary pair side by side as they are
+ * in the tile. */
 static const int16_t *turn_queries(const struct attend *x, const struct area *w, int64_t first, int n,
                                    const struct attn_block *block)
 {
     int dims = x->a->turn->dims, dim = x->a->key->dim;
     int16_t *turned = (int16_t *)(void *)w->turned;
-    const int16_t *from = w->words + first * dim;
-    for (int i = 0; i < n; i++, from += dim) {
-        int16_t *to = turned + i * dim;
-        x->b->vector.int_turn_back(to, from, block->turn_words, block->turn_words + dims / 2, dims / 2);
-        memcpy(to + dims, from + dims, (size_t)(dim - dims) * sizeof *to);
-    }
+    x->b->vector.int_turn_back(turned, w->words + first * dim, n, dim, block->turn_words, block->turn_words + dims / 2,
+                               dims / 2);
     return turned;
 }
 
@@ -179,8 +176,8 @@ void cpu_int_sums(const struct attend *x, const struct area *w, int64_t first, i
             w->value_units[i] =
                 unit * k->int_pack(w->value_words + i * KV_BLOCK, &w->value_sums[i], w->s + (first + i) * KV_BLOCK,
                                    scale, affine ? offset : NULL, KV_BLOCK, most);
-        k->int_dot(sums + first * c->dim + at, w->value_words, tile + at, w->value_units, affine ? w->value_sums : NULL,
-                   &d);
+        k->int_dot(sums + first * c->dim + at, w->value_words, tile + 2 * at, w->value_units,
+                   affine ? w->value_sums : NULL, &d);
         d.ahead = NULL;
     }
 }

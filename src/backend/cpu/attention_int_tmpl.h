@@ -63,31 +63,41 @@ static float ISA(int_pack)(int16_t *out, float *sum, const float *x, const float
                   : ISA(pack)(false, false, out, sum, x, factor, weight, n, limit);
 }
 
-/* Rows r up to r + rows of y. */
+/* A step takes STEP pairs of rows and brings some of what is ahead. */
 TILE_INLINE void ISA(int_dot_rows)(int rows, float *y, const int16_t *a, const int16_t *tile, const float *scale,
                                    const float *base, const struct int_dot *d, const char *ahead)
 {
-    const size_t share = d->ahead_bytes * INT_LANES / (size_t)d->width + 64;
-    for (int x = 0; x < d->width; x += INT_LANES) {
+    enum { STEP = 4 };
+    const int n = d->n, width = d->width;
+    const int64_t a_stride = d->a_stride, tile_stride = 2 * d->tile_stride;
+    const bool add = d->add;
+    const size_t steps = (size_t)(n / (2 * STEP) * (width / INT_LANES)), bytes = ahead ? d->ahead_bytes : 0;
+    const size_t share = bytes / steps + 1;
+    size_t fetched = 0, goal = 0;
+    for (int x = 0; x < width; x += INT_LANES) {
+        const int16_t *t = tile + 2 * x, *q = a;
         vi acc[INT_ROWS][2];
         for (int r = 0; r < rows; r++)
             acc[r][0] = acc[r][1] = vi_set1(0);
-        for (size_t i = 0; ahead && i < share; i += 64, ahead += 64)
-            __builtin_prefetch(ahead);
-        for (int i = 0; i < d->n; i += 2) {
-            const int16_t *t = tile + (int64_t)i * d->tile_stride + x;
-            vp p = vp_load(t, t + d->tile_stride);
-            for (int r = 0; r < rows; r++) {
-                int32_t q;
-                memcpy(&q, a + r * d->a_stride + i, sizeof q);
-                vp_dot(acc[r], p, q);
+        for (const int16_t *last = a + n; q < last;) {
+            for (goal += share; fetched < goal && fetched < bytes; fetched += 64)
+                __builtin_prefetch(ahead + fetched);
+            for (int j = 0; j < STEP; j++, t += tile_stride, q += 2) {
+                vp p = vp_load(t);
+                for (int r = 0; r < rows; r++) {
+                    int32_t two;
+                    memcpy(&two, q + r * a_stride, sizeof two);
+                    vp_dot(acc[r], p, two);
+                    acc[r][0] = vi_in_order(acc[r][0]);
+                    acc[r][1] = vi_in_order(acc[r][1]);
+                }
             }
         }
         for (int r = 0; r < rows; r++) {
             float *to = y + r * d->y_stride + x;
             vp_order(acc[r]);
             for (int j = 0; j < 2; j++, to += VF_LANES) {
-                vf from = d->add ? vf_load(to) : vf_zero();
+                vf from = add ? vf_load(to) : vf_zero();
                 if (base)
                     from = vf_add(from, vf_set1(base[r]));
                 vf_store(to, vf_fma(vf_from_vi(acc[r][j]), vf_set1(scale[r]), from));
@@ -131,12 +141,11 @@ static void ISA(int_dot)(float *y, const int16_t *a, const int16_t *tile, const 
     }
 }
 
-TILE_INLINE void ISA(run_words)(int bits, int16_t *y, const uint8_t *in)
+/* Runs of two rows to a tile. */
+TILE_INLINE void ISA(store_runs)(int16_t *tile, const vw *a, const vw *b)
 {
-    vw codes[KV_RUN / INT_LANES];
-    run_codes(codes, in, bits);
     for (int t = 0; t < KV_RUN / INT_LANES; t++)
-        vw_store(y + t * INT_LANES, codes[t]);
+        vp_store(tile + 2 * t * INT_LANES, a[t], b[t]);
 }
 
 /* Calls body(bits), each a constant to the compiler. */
@@ -160,11 +169,16 @@ TILE_INLINE void ISA(run_words)(int bits, int16_t *y, const uint8_t *in)
         body(8) break;                                                                                                 \
     }
 
-static void ISA(kv_words)(int16_t *y, const uint8_t *in, int bits, int n)
+static void ISA(kv_words)(int16_t *tile, const uint8_t *in, int bits, int rows, int width)
 {
+    vw first[KV_RUN / INT_LANES], second[KV_RUN / INT_LANES];
 #define WORDS(b)                                                                                                       \
-    for (int i = 0; i < n; i += KV_RUN)                                                                                \
-        ISA(run_words)(b, y + i, in + i / 8 * (b));
+    for (int r = 0; r < rows; r += 2, in += width / 8 * (b))                                                           \
+        for (int i = 0; i < width; i += KV_RUN, in += 8 * (b), tile += 2 * KV_RUN) {                                   \
+            run_codes(first, in, b);                                                                                   \
+            run_codes(second, in + width / 8 * (b), b);                                                                \
+            ISA(store_runs)(tile, first, second);                                                                      \
+        }
     FOR_BITS(WORDS)
 #undef WORDS
 }
@@ -177,16 +191,17 @@ TILE_INLINE void ISA(run_channel)(int bits, int16_t *y, const uint8_t *in, int s
         vw_store(y + t * INT_LANES, vw_add(vw_mul(vw_shl(codes[t], shift), factor), offset));
 }
 
-static void ISA(kv_channel_words)(int16_t *y, const uint8_t *in, int bits, const uint16_t *at, const uint16_t *channel,
-                                  int runs, int shift, const int16_t *factor, const int16_t *offset)
+static const uint8_t *ISA(kv_channel_words)(int16_t *y, const uint8_t *in, int bits, uint64_t channels,
+                                            const uint16_t *at, int shift, const int16_t *factor, const int16_t *offset)
 {
 #define CHANNEL(b)                                                                                                     \
-    for (int i = 0; i < runs; i++) {                                                                                   \
-        vw f = vw_set1(factor[channel[i]]), o = vw_set1(offset[channel[i]]);                                           \
-        ISA(run_channel)(b, y + (size_t)at[i] * KV_RUN, in + (size_t)i * (8 * (b)), shift, f, o);                      \
+    for (; channels; channels &= channels - 1, in += 8 * (b)) {                                                        \
+        int c = __builtin_ctzll(channels);                                                                             \
+        ISA(run_channel)(b, y + at[c] * KV_RUN, in, shift, vw_set1(factor[c]), vw_set1(offset[c]));                    \
     }
     FOR_BITS(CHANNEL)
 #undef CHANNEL
+    return in;
 }
 
 static float ISA(kv_channel_units)(int16_t *factor, int16_t *offset, const float *scale, const float *low, int n,
@@ -209,12 +224,17 @@ static float ISA(kv_channel_units)(int16_t *factor, int16_t *offset, const float
     return unit;
 }
 
-static void ISA(kv_level_words)(int16_t *y, const uint8_t *in, int bits, int n, const int16_t *levels)
+static void ISA(kv_level_words)(int16_t *tile, const uint8_t *in, int bits, int rows, int width, const int16_t *levels)
 {
     vt table = vw_table(levels);
+    vw first[KV_RUN / INT_LANES], second[KV_RUN / INT_LANES];
 #define LEVELS(b)                                                                                                      \
-    for (int i = 0; i < n; i += KV_RUN)                                                                                \
-        run_levels(y + i, in + i / 8 * (b), b, table);
+    for (int r = 0; r < rows; r += 2, in += width / 8 * (b))                                                           \
+        for (int i = 0; i < width; i += KV_RUN, in += 8 * (b), tile += 2 * KV_RUN) {                                   \
+            run_levels(first, in, b, table);                                                                           \
+            run_levels(second, in + width / 8 * (b), b, table);                                                        \
+            ISA(store_runs)(tile, first, second);                                                                      \
+        }
     switch (bits) {
     case 1:
         LEVELS(1) break;
@@ -228,27 +248,58 @@ static void ISA(kv_level_words)(int16_t *y, const uint8_t *in, int bits, int n, 
 #undef LEVELS
 }
 
-static void ISA(kv_turn_words)(int16_t *a, int16_t *b, const int16_t *cos, const int16_t *sin)
+/* Two rows of KV_RUN words. */
+TILE_INLINE void ISA(load_two)(vw *a, vw *b, const int16_t *rows)
 {
-    for (int t = 0; t < KV_RUN; t += INT_LANES) {
-        vw x = vw_load(a + t), y = vw_load(b + t), c = vw_load(cos + t), s = vw_load(sin + t);
-        vw_store(a + t, vw_sub(vw_mul(x, c), vw_mul(y, s)));
-        vw_store(b + t, vw_add(vw_mul(x, s), vw_mul(y, c)));
+    for (int t = 0; t < KV_RUN / INT_LANES; t++) {
+        a[t] = vw_load(rows + t * INT_LANES);
+        b[t] = vw_load(rows + KV_RUN + t * INT_LANES);
     }
 }
 
-static void ISA(int_turn_back)(int16_t *y, const int16_t *x, const int16_t *cos, const int16_t *sin, int half)
+static void ISA(kv_pair_words)(int16_t *rows, int pairs)
+{
+    vw a[KV_RUN / INT_LANES], b[KV_RUN / INT_LANES];
+    for (; pairs; pairs--, rows += 2 * KV_RUN) {
+        ISA(load_two)(a, b, rows);
+        ISA(store_runs)(rows, a, b);
+    }
+}
+
+static void ISA(kv_turn_words)(int16_t *rows, int pairs, const int16_t *cos, const int16_t *sin)
+{
+    vw a[KV_RUN / INT_LANES], b[KV_RUN / INT_LANES];
+    for (; pairs; pairs--, rows += 2 * KV_RUN, cos += KV_RUN, sin += KV_RUN) {
+        ISA(load_two)(a, b, rows);
+        for (int t = 0; t < KV_RUN / INT_LANES; t++) {
+            vw c = vw_load(cos + t * INT_LANES), s = vw_load(sin + t * INT_LANES);
+            vp_store(rows + 2 * t * INT_LANES, vw_sub(vw_mul(a[t], c), vw_mul(b[t], s)),
+                     vw_add(vw_mul(a[t], s), vw_mul(b[t], c)));
+        }
+    }
+}
+
+TILE_INLINE void ISA(turn_row)(int16_t *y, const int16_t *x, const int16_t *cos, const int16_t *sin, int half)
 {
     int i = 0;
     for (; i + INT_LANES <= half; i += INT_LANES) {
         vw a = vw_load(x + i), b = vw_load(x + half + i), c = vw_load(cos + i), s = vw_load(sin + i);
-        vw_store(y + i, vw_add(vw_mul(a, c), vw_mul(b, s)));
-        vw_store(y + half + i, vw_sub(vw_mul(b, c), vw_mul(a, s)));
+        vw_store_zip(y + 2 * i, vw_add(vw_mul(a, c), vw_mul(b, s)), vw_sub(vw_mul(b, c), vw_mul(a, s)));
     }
     for (; i < half; i++) {
         int a = x[i], b = x[half + i];
-        y[i] = (int16_t)(high_word(a, cos[i]) + high_word(b, sin[i]));
-        y[half + i] = (int16_t)(high_word(b, cos[i]) - high_word(a, sin[i]));
+        y[2 * i] = (int16_t)(high_word(a, cos[i]) + high_word(b, sin[i]));
+        y[2 * i + 1] = (int16_t)(high_word(b, cos[i]) - high_word(a, sin[i]));
+    }
+}
+
+static void ISA(int_turn_back)(int16_t *y, const int16_t *x, int rows, int width, const int16_t *cos,
+                               const int16_t *sin, int half)
+{
+    for (; rows; rows--, x += width, y += width) {
+        ISA(turn_row)(y, x, cos, sin, half);
+        for (int i = 2 * half; i < width; i++)
+            y[i] = x[i];
     }
 }
 
@@ -267,6 +318,7 @@ static void ISA(int_init)(struct vector_kernels *k)
     k->kv_channel_words = ISA(kv_channel_words);
     k->kv_channel_units = ISA(kv_channel_units);
     k->kv_level_words = ISA(kv_level_words);
+    k->kv_pair_words = ISA(kv_pair_words);
     k->kv_turn_words = ISA(kv_turn_words);
     k->int_turn_back = ISA(int_turn_back);
     k->kv_scores_add = ISA(kv_scores_add);

@@ -74,11 +74,11 @@ static void affine_rows(const struct cpu_backend *b, float *x, const uint8_t *co
     }
 }
 
-/* Channels by width, the widest first; n[0 .. 2] of each. */
-static void sort_channels(const struct kv_codec *c, const uint8_t *in, uint16_t *order, int n[3])
+enum { SET_WORDS = KV_DIM_MAX / 64 };
+
+/* The channels of each width, the widest first, as bits. */
+static void channel_sets(const struct kv_codec *c, const uint8_t *in, uint64_t sets[3][SET_WORDS])
 {
-    enum { WORDS = KV_DIM_MAX / 64 };
-    uint64_t sets[3][WORDS];
     int words = (c->dim + 63) / 64;
     size_t bytes = ((size_t)c->dim + 7) / 8;
     for (int w = 0; w < words; w++)
@@ -94,9 +94,16 @@ static void sort_channels(const struct kv_codec *c, const uint8_t *in, uint16_t 
         sets[0][w] &= both & all;
         sets[2][w] &= both & all;
     }
+}
+
+/* Channels by width; n[0 .. 2] of each. */
+static void sort_channels(const struct kv_codec *c, const uint8_t *in, uint16_t *order, int n[3])
+{
+    uint64_t sets[3][SET_WORDS];
+    channel_sets(c, in, sets);
     for (int k = 0; k < 3; k++) {
         const uint16_t *first = order;
-        for (int w = 0; w < words; w++)
+        for (int w = 0; w * 64 < c->dim; w++)
             for (uint64_t set = sets[k][w]; set; set &= set - 1)
                 *order++ = (uint16_t)(w * 64 + __builtin_ctzll(set));
         n[k] = (int)(order - first);
@@ -182,24 +189,13 @@ float *cpu_key_tile(const struct cpu_backend *b, const struct kv_codec *c, const
     return x;
 }
 
-static void code_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *codes, int16_t *x)
+static void code_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *codes, int16_t *tile,
+                       int rows, int width)
 {
     if (c->f.kind == KVF_TQ)
-        b->vector.kv_level_words(x, codes, c->f.bits, c->dim * KV_BLOCK, c->level_words);
+        b->vector.kv_level_words(tile, codes, c->f.bits, rows, width, c->level_words);
     else
-        b->vector.kv_words(x, codes, c->f.bits, c->dim * KV_BLOCK);
-}
-
-/* Where rows of channels go: rotary pairs half the turned channels apart. */
-static const uint16_t *place_rows(const struct kv_turn *turn, const uint16_t *order, int n, uint16_t *rows)
-{
-    if (!turn || !turn->interleaved)
-        return order;
-    for (int i = 0; i < n; i++) {
-        int c = order[i];
-        rows[i] = (uint16_t)(c >= turn->dims ? c : c / 2 + (c & 1 ? turn->dims / 2 : 0));
-    }
-    return rows;
+        b->vector.kv_words(tile, codes, c->f.bits, rows, width);
 }
 
 static void chan_words(const struct cpu_backend *b, const struct kv_codec *c, const uint8_t *in,
@@ -207,46 +203,48 @@ static void chan_words(const struct cpu_backend *b, const struct kv_codec *c, co
 {
     float *scale = work, *low = work + c->dim;
     int16_t factor[KV_DIM_MAX], offset[KV_DIM_MAX];
-    uint16_t order[KV_DIM_MAX], moved[KV_DIM_MAX];
+    uint64_t sets[3][SET_WORDS];
+    uint16_t same[KV_DIM_MAX];
+    const uint16_t *rows = turn ? turn->rows : same;
     const uint8_t *codes = in + c->codes;
-    int width = c->f.bits + c->f.mix, n[3], done = 0;
+    int width = c->f.bits + c->f.mix;
+    for (int i = 0; !turn && i < c->dim; i++)
+        same[i] = (uint16_t)i;
     halves(b, scale, in + c->scales, c->dim);
     halves(b, low, in + c->offsets, c->dim);
     *unit = b->vector.kv_channel_units(factor, offset, scale, low, c->dim, width);
-    sort_channels(c, in, order, n);
-    const uint16_t *rows = place_rows(turn, order, c->dim, moved);
-    for (int k = 0; k < 3; k++) {
-        int bits = c->f.bits + 1 - k;
-        b->vector.kv_channel_words(x, codes, bits, rows + done, order + done, n[k], 14 - width, factor, offset);
-        codes += n[k] * bits * KV_RUN / 8;
-        done += n[k];
-    }
+    channel_sets(c, in, sets);
+    for (int k = 0; k < 3; k++)
+        for (int w = 0, at = 0; at < c->dim; w++, at += 64)
+            codes = b->vector.kv_channel_words(x, codes, c->f.bits + 1 - k, sets[k][w], rows + at, 14 - width,
+                                               factor + at, offset + at);
 }
 
 int16_t *cpu_key_words(const struct cpu_backend *b, const struct kv_codec *c, const void *data,
                        const struct kv_turn *turn, float *work, float *unit)
 {
     const uint8_t *in = data;
-    int16_t *x = (int16_t *)(void *)work;
+    int16_t *tile = (int16_t *)(void *)work;
     *unit = c->f.kind == KVF_TQ ? c->level_unit : 1;
     if (c->f.kind != KVF_CHAN) {
-        code_words(b, c, in + c->codes, x);
-        return x;
+        code_words(b, c, in + c->codes, tile, c->dim, KV_BLOCK);
+        return tile;
     }
-    chan_words(b, c, in, turn, x, work + tile_floats(c), unit);
-    for (int i = 0; turn && i < turn->dims / 2; i++)
-        b->vector.kv_turn_words(x + i * KV_BLOCK, x + (turn->dims / 2 + i) * KV_BLOCK, turn->cos_words + i * KV_BLOCK,
-                                turn->sin_words + i * KV_BLOCK);
-    return x;
+    int dims = turn ? turn->dims : 0;
+    chan_words(b, c, in, turn, tile, work + tile_floats(c), unit);
+    if (turn)
+        b->vector.kv_turn_words(tile, dims / 2, turn->cos_words, turn->sin_words);
+    b->vector.kv_pair_words(tile + (size_t)dims * KV_BLOCK, (c->dim - dims) / 2);
+    return tile;
 }
 
 int16_t *cpu_value_words(const struct cpu_backend *b, const struct kv_codec *c, const void *data, float *work,
                          float *unit)
 {
-    int16_t *x = (int16_t *)(void *)work;
+    int16_t *tile = (int16_t *)(void *)work;
     *unit = c->f.kind == KVF_TQ ? c->level_unit : 1;
-    code_words(b, c, (const uint8_t *)data + c->codes, x);
-    return x;
+    code_words(b, c, (const uint8_t *)data + c->codes, tile, KV_BLOCK, c->dim);
+    return tile;
 }
 
 float *cpu_sketch_tile(const struct cpu_backend *b, const struct kv_codec *c, const void *data, float *x)

@@ -29,10 +29,12 @@
  *   vw_round two vectors of floats, to the nearest integers, within int16
  *   vt       a table of 16 int16 entries
  *   vp       two rows of int16, side by side in pairs
+ *   vp_store writes such a pair, vp_load reads it
  *   vp_dot   acc[0 .. 1], together 2 * VF_LANES lanes in an order of its own,
  *            += row a * low half of q + row b * high half of q
  *   vp_order brings them into the order of the rows
  *   run_codes the 64 codes of a run of planes (kvformat/kv_planes.h)
+ *   vw_store_zip  a[0], b[0], a[1], b[1] and on
  *   run_levels entries of a table by 64 codes below 16 */
 #ifndef CPU_SIMD_INT_H
 #define CPU_SIMD_INT_H
@@ -182,11 +184,12 @@ ALWAYS_INLINE vt vw_table(const int16_t *t)
 {
     return _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)t));
 }
-ALWAYS_INLINE vp vp_load(const int16_t *a, const int16_t *b)
+ALWAYS_INLINE void vp_store(int16_t *p, vw a, vw b)
 {
-    __m512i x = _mm512_loadu_si512(a), y = _mm512_loadu_si512(b);
-    return (vp){_mm512_unpacklo_epi16(x, y), _mm512_unpackhi_epi16(x, y)};
+    _mm512_storeu_si512(p, _mm512_unpacklo_epi16(a, b));
+    _mm512_storeu_si512(p + 32, _mm512_unpackhi_epi16(a, b));
 }
+ALWAYS_INLINE vp vp_load(const int16_t *p) { return (vp){_mm512_loadu_si512(p), _mm512_loadu_si512(p + 32)}; }
 ALWAYS_INLINE void vp_dot(vi acc[2], vp p, int32_t q)
 {
     __m512i v = _mm512_set1_epi32(q);
@@ -205,6 +208,13 @@ ALWAYS_INLINE void vp_order(vi acc[2])
     vi a = acc[0], b = acc[1];
     acc[0] = _mm512_permutex2var_epi64(a, low, b);
     acc[1] = _mm512_permutex2var_epi64(a, high, b);
+}
+ALWAYS_INLINE void vw_store_zip(int16_t *p, vw a, vw b)
+{
+    vi pair[2] = {_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)};
+    vp_order(pair);
+    vw_store(p, pair[0]);
+    vw_store(p + 32, pair[1]);
 }
 ALWAYS_INLINE __m512i run_plane(const uint8_t *in, int b)
 {
@@ -242,12 +252,11 @@ ALWAYS_INLINE void run_codes(vw out[2], const uint8_t *in, int bits)
     out[0] = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(c));
     out[1] = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(c, 1));
 }
-ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *in, int bits, vt table)
+ALWAYS_INLINE void run_levels(vw out[2], const uint8_t *in, int bits, vt table)
 {
-    vw codes[2];
-    run_codes(codes, in, bits);
-    vw_store(y, _mm512_permutexvar_epi16(codes[0], table));
-    vw_store(y + 32, _mm512_permutexvar_epi16(codes[1], table));
+    run_codes(out, in, bits);
+    out[0] = _mm512_permutexvar_epi16(out[0], table);
+    out[1] = _mm512_permutexvar_epi16(out[1], table);
 }
 
 #elif defined(__AVX2__)
@@ -337,11 +346,12 @@ ALWAYS_INLINE vt vw_table(const int16_t *t)
     __m256i v = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)t), _mm256_broadcastsi128_si256(split));
     return _mm256_permute4x64_epi64(v, 0xd8);
 }
-ALWAYS_INLINE vp vp_load(const int16_t *a, const int16_t *b)
+ALWAYS_INLINE void vp_store(int16_t *p, vw a, vw b)
 {
-    __m256i x = vw_load(a), y = vw_load(b);
-    return (vp){_mm256_unpacklo_epi16(x, y), _mm256_unpackhi_epi16(x, y)};
+    vw_store(p, _mm256_unpacklo_epi16(a, b));
+    vw_store(p + 16, _mm256_unpackhi_epi16(a, b));
 }
+ALWAYS_INLINE vp vp_load(const int16_t *p) { return (vp){vw_load(p), vw_load(p + 16)}; }
 ALWAYS_INLINE void vp_dot(vi acc[2], vp p, int32_t q)
 {
     __m256i v = _mm256_set1_epi32(q);
@@ -354,37 +364,67 @@ ALWAYS_INLINE void vp_order(vi acc[2])
     acc[0] = _mm256_permute2x128_si256(a, b, 0x20);
     acc[1] = _mm256_permute2x128_si256(a, b, 0x31);
 }
-/* Codes 32 half up, as bytes. */
-ALWAYS_INLINE vc run_bytes(const uint8_t *in, int bits, int half)
+ALWAYS_INLINE void vw_store_zip(int16_t *p, vw a, vw b)
+{
+    vi pair[2] = {_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b)};
+    vp_order(pair);
+    vw_store(p, pair[0]);
+    vw_store(p + 16, pair[1]);
+}
+/* Codes 32 half up of a plane of b bits, as bytes, in the order for unpacking to words: 0 to 7, 16 to 23, 8 to 15 and
+ * 24 to 31. Both halves share what moves across lanes. */
+ALWAYS_INLINE __m256i run_plane(const uint8_t *in, int b, int half)
+{
+    int64_t one;
+    const int s = 4 * half;
+    switch (b) {
+    case 1:
+        memcpy(&one, in, 8);
+        return _mm256_and_si256(_mm256_srlv_epi64(_mm256_set1_epi64x(one), _mm256_setr_epi64x(s, s + 2, s + 1, s + 3)),
+                                _mm256_set1_epi8(1));
+    case 2:
+        return _mm256_and_si256(
+            _mm256_srlv_epi64(
+                _mm256_permute4x64_epi64(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)in)), 0x50),
+                _mm256_setr_epi64x(s, s + 2, s, s + 2)),
+            _mm256_set1_epi8(3));
+    case 4:
+        return _mm256_and_si256(
+            _mm256_srli_epi64(_mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)in), 0xd8), s),
+            _mm256_set1_epi8(15));
+    default:
+        return _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)(in + 32 * half)), 0xd8);
+    }
+}
+ALWAYS_INLINE __m256i run_bytes(const uint8_t *in, int bits, int half)
 {
     if (bits == 8)
-        return vc_plane(in, 8, half);
+        return run_plane(in, 8, half);
     int low = 0;
-    vc c = _mm256_setzero_si256();
+    __m256i c = _mm256_setzero_si256();
     for (int b = 4; b; b /= 2)
         if (bits & b) {
-            vc plane = vc_plane(in + low * 8, b, half);
-            c = low ? vc_or_shl(c, plane, low) : plane;
+            c = _mm256_or_si256(c, _mm256_slli_epi64(run_plane(in + low * 8, b, half), low));
             low += b;
         }
     return c;
 }
 ALWAYS_INLINE void run_codes(vw out[4], const uint8_t *in, int bits)
 {
+    const __m256i zero = _mm256_setzero_si256();
     for (int half = 0; half < 2; half++) {
-        vc c = run_bytes(in, bits, half);
-        out[2 * half] = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(c));
-        out[2 * half + 1] = _mm256_cvtepu8_epi16(_mm256_extracti128_si256(c, 1));
+        __m256i c = run_bytes(in, bits, half);
+        out[2 * half] = _mm256_unpacklo_epi8(c, zero);
+        out[2 * half + 1] = _mm256_unpackhi_epi8(c, zero);
     }
 }
-ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *in, int bits, vt table)
+ALWAYS_INLINE void run_levels(vw out[4], const uint8_t *in, int bits, vt table)
 {
     const __m256i low = _mm256_permute4x64_epi64(table, 0x44), high = _mm256_permute4x64_epi64(table, 0xee);
-    for (int half = 0; half < 2; half++, y += 32) {
-        __m256i c = _mm256_permute4x64_epi64(run_bytes(in, bits, half), 0xd8);
-        __m256i l = _mm256_shuffle_epi8(low, c), h = _mm256_shuffle_epi8(high, c);
-        vw_store(y, _mm256_unpacklo_epi8(l, h));
-        vw_store(y + 16, _mm256_unpackhi_epi8(l, h));
+    for (int half = 0; half < 2; half++) {
+        __m256i c = run_bytes(in, bits, half), l = _mm256_shuffle_epi8(low, c), h = _mm256_shuffle_epi8(high, c);
+        out[2 * half] = _mm256_unpacklo_epi8(l, h);
+        out[2 * half + 1] = _mm256_unpackhi_epi8(l, h);
     }
 }
 
@@ -491,7 +531,12 @@ ALWAYS_INLINE vt vw_table(const int16_t *t)
     uint8x16x2_t v = vld2q_u8((const uint8_t *)t);
     return (vt){v.val[0], v.val[1]};
 }
-ALWAYS_INLINE vp vp_load(const int16_t *a, const int16_t *b) { return (vp){vld1q_s16(a), vld1q_s16(b)}; }
+ALWAYS_INLINE void vp_store(int16_t *p, vw a, vw b)
+{
+    vst1q_s16(p, a);
+    vst1q_s16(p + 8, b);
+}
+ALWAYS_INLINE vp vp_load(const int16_t *p) { return (vp){vld1q_s16(p), vld1q_s16(p + 8)}; }
 ALWAYS_INLINE void vp_dot(vi acc[2], vp p, int32_t q)
 {
     int16x4_t v = vreinterpret_s16_s32(vdup_n_s32(q));
@@ -499,6 +544,8 @@ ALWAYS_INLINE void vp_dot(vi acc[2], vp p, int32_t q)
     acc[1] = vmlal_high_lane_s16(vmlal_high_lane_s16(acc[1], p.a, v, 0), p.b, v, 1);
 }
 ALWAYS_INLINE void vp_order(vi acc[2]) { (void)acc; }
+ALWAYS_INLINE vi vi_in_order(vi a) { return a; }
+ALWAYS_INLINE void vw_store_zip(int16_t *p, vw a, vw b) { vst2q_s16(p, (int16x8x2_t){{a, b}}); }
 /* Codes 16 at up of a run from a plane of b bits. */
 ALWAYS_INLINE uint8x16_t run_plane(const uint8_t *in, int b, int at)
 {
@@ -530,12 +577,12 @@ ALWAYS_INLINE void run_codes(vw out[8], const uint8_t *in, int bits)
         out[2 * i + 1] = vreinterpretq_s16_u16(vmovl_high_u8(c));
     }
 }
-ALWAYS_INLINE void run_levels(int16_t *y, const uint8_t *in, int bits, vt t)
+ALWAYS_INLINE void run_levels(vw out[8], const uint8_t *in, int bits, vt t)
 {
-    for (int i = 0; i < 64; i += 16) {
-        uint8x16_t c = run_bytes(in, bits, i), l = vqtbl1q_u8(t.low, c), h = vqtbl1q_u8(t.high, c);
-        vw_store(y + i, vreinterpretq_s16_u8(vzip1q_u8(l, h)));
-        vw_store(y + i + 8, vreinterpretq_s16_u8(vzip2q_u8(l, h)));
+    for (int i = 0; i < 4; i++) {
+        uint8x16_t c = run_bytes(in, bits, 16 * i), l = vqtbl1q_u8(t.low, c), h = vqtbl1q_u8(t.high, c);
+        out[2 * i] = vreinterpretq_s16_u8(vzip1q_u8(l, h));
+        out[2 * i + 1] = vreinterpretq_s16_u8(vzip2q_u8(l, h));
     }
 }
 

@@ -37,10 +37,10 @@ static inline int high_word(int a, int b)
 }
 
 struct int_dot {
-    int rows, n, width; /* n even; width a multiple of 32 */
-    int64_t a_stride, tile_stride, y_stride;
-    bool add;          /* to y; else y is overwritten */
-    const char *ahead; /* bytes to bring into the cache meanwhile, or NULL */
+    int rows, n, width;                      /* n a multiple of 8, width of 32 */
+    int64_t a_stride, tile_stride, y_stride; /* tile_stride: columns of the whole tile */
+    bool add;                                /* to y; else y is overwritten */
+    const char *ahead;                       /* bytes to bring into the cache meanwhile, or NULL */
     size_t ahead_bytes;
 };
 
@@ -111,25 +111,32 @@ struct vector_kernels {
      * is 0 then). factor NULL: 1. With weight, *sum = sum of x[i] * weight[i]. n is a multiple of 32. */
     float (*int_pack)(int16_t *out, float *sum, const float *x, const float *factor, const float *weight, int64_t n,
                       int limit);
+    /* Tiles of words: two rows at a time, side by side, in an order of each family's own. What starts at an even row i
+     * lies i * columns words from the start of the tile, what starts at a column x (a multiple of 32) 2 * x further. */
+
     /* y[r][x] = (add: y[r][x]) + base[r] + scale[r] * sum over i < n of a[r][i] * tile[i][x], the sum in int32,
      * which the caller keeps from overflowing. base NULL: 0. */
     void (*int_dot)(float *y, const int16_t *a, const int16_t *tile, const float *scale, const float *base,
                     const struct int_dot *d);
-    /* Codes as they are; n is a multiple of KV_RUN. */
-    void (*kv_words)(int16_t *y, const uint8_t *in, int bits, int n);
+    /* A tile of codes as they are; rows even, width a multiple of KV_RUN. */
+    void (*kv_words)(int16_t *tile, const uint8_t *in, int bits, int rows, int width);
+    /* Of levels[code], at most 4 bits; levels [16]. */
+    void (*kv_level_words)(int16_t *tile, const uint8_t *in, int bits, int rows, int width, const int16_t *levels);
+    /* Rows [2 * pairs][KV_RUN], one after the other, become a tile. */
+    void (*kv_pair_words)(int16_t *rows, int pairs);
+    /* They do so turned, two at a time, by angles whose cosines and sines [pairs][KV_RUN] are in 2^-15; products are
+     * rounded half up. */
+    void (*kv_turn_words)(int16_t *rows, int pairs, const int16_t *cos, const int16_t *sin);
+    /* Rows of words turned back: y[2 * i], y[2 * i + 1] from x[i], x[half + i] by the angle i, the rest as it is. */
+    void (*int_turn_back)(int16_t *y, const int16_t *x, int rows, int width, const int16_t *cos, const int16_t *sin,
+                          int half);
     /* Factors and offsets of n channels (a multiple of 32), of which no code takes more than `width` bits, for
      * kv_channel_words with a shift of 14 - width. Returns the unit of what that gives, at most KEY_MOST. */
     float (*kv_channel_units)(int16_t *factor, int16_t *offset, const float *scale, const float *low, int n, int width);
-    /* Rows of KV_RUN codes, of channels c = channel[i]: they go to y + at[i] * KV_RUN as
-     * (code << shift) * factor[c] / 2^15 + offset[c], the product rounded half up. */
-    void (*kv_channel_words)(int16_t *y, const uint8_t *in, int bits, const uint16_t *at, const uint16_t *channel,
-                             int runs, int shift, const int16_t *factor, const int16_t *offset);
-    /* y = levels[code], at most 4 bits; levels [16]. n is a multiple of KV_RUN. */
-    void (*kv_level_words)(int16_t *y, const uint8_t *in, int bits, int n, const int16_t *levels);
-    /* Rows a and b [KV_BLOCK] turned by angles whose cosines and sines are in 2^-15; products are rounded half up. */
-    void (*kv_turn_words)(int16_t *a, int16_t *b, const int16_t *cos, const int16_t *sin);
-    /* A row of 2 * half words turned back: y[i], y[half + i] from x[i], x[half + i] by the angle i. */
-    void (*int_turn_back)(int16_t *y, const int16_t *x, const int16_t *cos, const int16_t *sin, int half);
+    /* Rows of KV_RUN codes, one for each channel c of 64 whose bit is set: they go to y + at[c] * KV_RUN as
+     * (code << shift) * factor[c] / 2^15 + offset[c], the product rounded half up. Returns the end of the codes. */
+    const uint8_t *(*kv_channel_words)(int16_t *y, const uint8_t *in, int bits, uint64_t channels, const uint16_t *at,
+                                       int shift, const int16_t *factor, const int16_t *offset);
     /* s [KV_BLOCK] = s + c * offset[t] + x[t] * factor[t] */
     void (*kv_scores_add)(float *s, const float *x, const float *factor, const float *offset, float c);
 

@@ -38,20 +38,21 @@ static void int_dot_scalar(float *y, const int16_t *a, const int16_t *tile, cons
         for (int x = 0; x < d->width; x++) {
             int32_t sum = 0;
             for (int i = 0; i < d->n; i++)
-                sum += a[r * d->a_stride + i] * tile[i * d->tile_stride + x];
+                sum += a[r * d->a_stride + i] * tile[(i & ~1) * d->tile_stride + 2 * x + (i & 1)];
             float *to = &y[r * d->y_stride + x], from = d->add ? *to : 0;
             *to = fmaf((float)sum, scale[r], base ? from + base[r] : from);
         }
 }
 
-static void kv_words_scalar(int16_t *y, const uint8_t *in, int bits, int n)
+static void kv_words_scalar(int16_t *tile, const uint8_t *in, int bits, int rows, int width)
 {
-    for (int i = 0; i < n; i += KV_RUN) {
-        uint8_t codes[KV_RUN];
-        kv_planes_unpack(codes, in + kv_planes_bytes(i, bits), KV_RUN, bits);
-        for (int j = 0; j < KV_RUN; j++)
-            y[i + j] = codes[j];
-    }
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < width; i += KV_RUN, in += kv_planes_bytes(KV_RUN, bits)) {
+            uint8_t codes[KV_RUN];
+            kv_planes_unpack(codes, in, KV_RUN, bits);
+            for (int j = 0; j < KV_RUN; j++)
+                tile[(r & ~1) * width + 2 * (i + j) + (r & 1)] = codes[j];
+        }
 }
 
 static float kv_channel_units_scalar(int16_t *factor, int16_t *offset, const float *scale, const float *low, int n,
@@ -75,41 +76,63 @@ static float kv_channel_units_scalar(int16_t *factor, int16_t *offset, const flo
     return unit;
 }
 
-static void kv_channel_words_scalar(int16_t *y, const uint8_t *in, int bits, const uint16_t *at,
-                                    const uint16_t *channel, int runs, int shift, const int16_t *factor,
-                                    const int16_t *offset)
+static const uint8_t *kv_channel_words_scalar(int16_t *y, const uint8_t *in, int bits, uint64_t channels,
+                                              const uint16_t *at, int shift, const int16_t *factor,
+                                              const int16_t *offset)
 {
-    for (int i = 0; i < runs; i++) {
+    for (int c = 0; c < 64; c++) {
         uint8_t codes[KV_RUN];
-        kv_planes_unpack(codes, in + (size_t)i * kv_planes_bytes(KV_RUN, bits), KV_RUN, bits);
+        if (!(channels >> c & 1))
+            continue;
+        kv_planes_unpack(codes, in, KV_RUN, bits);
+        in += kv_planes_bytes(KV_RUN, bits);
         for (int j = 0; j < KV_RUN; j++)
-            y[(size_t)at[i] * KV_RUN + j] =
-                (int16_t)(high_word(codes[j] << shift, factor[channel[i]]) + offset[channel[i]]);
+            y[at[c] * KV_RUN + j] = (int16_t)(high_word(codes[j] << shift, factor[c]) + offset[c]);
+    }
+    return in;
+}
+
+static void kv_level_words_scalar(int16_t *tile, const uint8_t *in, int bits, int rows, int width,
+                                  const int16_t *levels)
+{
+    kv_words_scalar(tile, in, bits, rows, width);
+    for (int i = 0; i < rows * width; i++)
+        tile[i] = levels[tile[i]];
+}
+
+static void kv_pair_words_scalar(int16_t *rows, int pairs)
+{
+    for (; pairs; pairs--, rows += 2 * KV_RUN) {
+        int16_t two[2][KV_RUN];
+        memcpy(two, rows, sizeof two);
+        for (int t = 0; t < KV_RUN; t++) {
+            rows[2 * t] = two[0][t];
+            rows[2 * t + 1] = two[1][t];
+        }
     }
 }
 
-static void kv_level_words_scalar(int16_t *y, const uint8_t *in, int bits, int n, const int16_t *levels)
+static void kv_turn_words_scalar(int16_t *rows, int pairs, const int16_t *cos, const int16_t *sin)
 {
-    kv_words_scalar(y, in, bits, n);
-    for (int i = 0; i < n; i++)
-        y[i] = levels[y[i]];
+    kv_pair_words_scalar(rows, pairs);
+    for (; pairs; pairs--, rows += 2 * KV_RUN, cos += KV_RUN, sin += KV_RUN)
+        for (int t = 0; t < KV_RUN; t++) {
+            int a = rows[2 * t], b = rows[2 * t + 1];
+            rows[2 * t] = (int16_t)(high_word(a, cos[t]) - high_word(b, sin[t]));
+            rows[2 * t + 1] = (int16_t)(high_word(a, sin[t]) + high_word(b, cos[t]));
+        }
 }
 
-static void kv_turn_words_scalar(int16_t *a, int16_t *b, const int16_t *cos, const int16_t *sin)
+static void int_turn_back_scalar(int16_t *y, const int16_t *x, int rows, int width, const int16_t *cos,
+                                 const int16_t *sin, int half)
 {
-    for (int t = 0; t < KV_BLOCK; t++) {
-        int x = a[t], y = b[t];
-        a[t] = (int16_t)(high_word(x, cos[t]) - high_word(y, sin[t]));
-        b[t] = (int16_t)(high_word(x, sin[t]) + high_word(y, cos[t]));
-    }
-}
-
-static void int_turn_back_scalar(int16_t *y, const int16_t *x, const int16_t *cos, const int16_t *sin, int half)
-{
-    for (int i = 0; i < half; i++) {
-        int a = x[i], b = x[half + i];
-        y[i] = (int16_t)(high_word(a, cos[i]) + high_word(b, sin[i]));
-        y[half + i] = (int16_t)(high_word(b, cos[i]) - high_word(a, sin[i]));
+    for (; rows; rows--, x += width, y += width) {
+        for (int i = 0; i < half; i++) {
+            int a = x[i], b = x[half + i];
+            y[2 * i] = (int16_t)(high_word(a, cos[i]) + high_word(b, sin[i]));
+            y[2 * i + 1] = (int16_t)(high_word(b, cos[i]) - high_word(a, sin[i]));
+        }
+        memcpy(y + 2 * half, x + 2 * half, (size_t)(width - 2 * half) * sizeof *y);
     }
 }
 
@@ -127,6 +150,7 @@ void attention_int_init_scalar(struct vector_kernels *k)
     k->kv_channel_units = kv_channel_units_scalar;
     k->kv_channel_words = kv_channel_words_scalar;
     k->kv_level_words = kv_level_words_scalar;
+    k->kv_pair_words = kv_pair_words_scalar;
     k->kv_turn_words = kv_turn_words_scalar;
     k->int_turn_back = int_turn_back_scalar;
     k->kv_scores_add = kv_scores_add_scalar;
