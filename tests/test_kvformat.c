@@ -279,6 +279,7 @@ static void test_bad_names(void **state)
             struct tlm_error e = {0};
             assert_int_equal(kv_format_parse(bad[i], strlen(bad[i]), key, &f, &e), TLM_EINVAL);
             assert_non_null(strstr(e.message, "expected f32, f16, bf16, fp8, affine"));
+            assert_non_null(strstr(e.message, "alone, one of auto, turbo5, turbo4, turbo3, turbo2, safe"));
         }
     struct kv_format f;
     struct tlm_error e = {0};

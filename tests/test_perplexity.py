@@ -302,6 +302,25 @@ def test_csv_that_cannot_be_written(turbolm, turbolm_bin, tiny_model, text, tmp_
     assert p.stderr == "error: cannot write to standard output: No space left on device\n"
 
 
+def test_words_of_bos(turbolm, tiny_model, text):
+    def value(word):
+        args = ("--sequence-length", "40", "--num-samples", "2", "--bos", word)
+        return run_csv(turbolm, tiny_model(), text, *args)["ppl"]
+    assert len({value(word) for word in ("true", "True", "t", "yes", "on", "1")}) == 1
+    assert len({value(word) for word in ("false", "FALSE", "f", "no", "off", "0")}) == 1
+    assert value("1") != value("0")
+
+
+def test_rows_that_are_never_quantised(turbolm, tiny_model, text):
+    def warnings(start):
+        got = run(turbolm, tiny_model(), text, "--sequence-length", "70", "--kv-format", "tq4",
+                  "--quantized-kv-start", start)
+        assert got.returncode == 0, got.stderr
+        return [x for x in got.stderr.splitlines() if x.startswith("warning:")]
+    message = "warning: rows of 70 tokens are shorter than --quantized-kv-start (71): nothing is quantised"
+    assert warnings(71) == [message] and warnings(70) == []
+
+
 # Errors ---------------------------------------------------------------------
 
 @pytest.mark.parametrize("args, status, message", [
@@ -312,6 +331,8 @@ def test_csv_that_cannot_be_written(turbolm, turbolm_bin, tiny_model, text, tmp_
     (["--seed", "4294967296"], 2, "must be from 0 to 4294967295, but is 4294967296"),
     (["--trust-remote-code"], 2, "--trust-remote-code is not supported yet"),
     (["--sequence-length", "1000000000"], 1, "has %d tokens, but a row takes 999999999" % len(TEXT.encode())),
+    (["--bos", "maybe"], 2, "argument --bos: must be true or false, but is maybe"),
+    (["--bos", ""], 2, "argument --bos: must be true or false"),
     (["--kl-reference", "f17", "--sequence-length", "9"], 2, "'f17'"),
     (["--kl-reference", "rot4", "--sequence-length", "9"], 2, "rot4"),
 ])

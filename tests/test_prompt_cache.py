@@ -163,6 +163,15 @@ def test_contradictions(cached, turbolm, made, used, message):
     assert got.returncode == 2 and message in got.stderr
 
 
+def test_layers_of_a_kind_are_named_together(cached, say, turbolm, tiny_model):
+    spec = "tq4;1-3=f16;4=tq2:tq3"
+    path = cached("--kv-format", spec, model=tiny_model(num_hidden_layers=6))
+    say("--prompt-cache-file", path, "--prompt", "x", "-m", 1, "--kv-format", spec)
+    got = turbolm("generate", "--prompt-cache-file", path, "--prompt", "x", "--kv-format", "tq4")
+    assert got.returncode == 2
+    assert "the cache is tq4:tq4;1-3=f16;4=tq2:tq3, but" in got.stderr
+
+
 def test_matching_flags_are_taken(cached, turbolm):
     path = cached("--kv-bits", 8, "--kv-group-size", 32)
     for flags in ([], ["--kv-bits", 8], ["--kv-bits", 8, "--kv-group-size", 32], ["--kv-group-size", 32]):
@@ -575,6 +584,10 @@ def test_logits_without_a_name(turbolm, tiny, tmp_path):
     (r'kin\":\"', r'kin\":\"x', "now has another architecture, size or final norm"),
     (r'weights\":\"', r'weights\":\"x', "now has another content of its weights"),
     (r',\"tokens\":\"', r',\"tokens\":\"x', "now has another tokenizer"),
+    (r'max_kv_size\":', r'max_Kv_size\":', "max_kv_size is missing"),
+    (r'max_kv_keep\":', r'max_kv_kfep\":', "max_kv_keep is missing"),
+    (r'kv_sink\":', r'kv_rink\":', "kv_sink is missing"),
+    (r'quantized_kv_start\":', r'quantized_kv_ttart\":', "quantized_kv_start is missing"),
 ])
 def test_damaged_metadata(cached, turbolm, old, new, message):
     path = cached("--kv-format", "tq4")

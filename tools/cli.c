@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include <cjson/cJSON.h>
 
@@ -341,6 +342,21 @@ static int is_false(const char *s)
     return 1;
 }
 
+/* An option of our own knows what it is given; mlx-lm's take all but "false" and "f" as true. */
+static int take_bool(const struct parser *p, const struct cli_option *o, const char *text, struct cli_value *v)
+{
+    static const char *const words[] = {"false", "f", "no", "off", "0", "true", "t", "yes", "on", "1"};
+    enum { N = sizeof words / sizeof *words };
+    int i = 0;
+    v->truth = !is_false(text);
+    if (!(o->flags & CLI_EXTRA))
+        return -1;
+    while (i < N && strcasecmp(text, words[i]) != 0)
+        i++;
+    v->truth = i >= N / 2;
+    return i < N ? -1 : cli_usage_error(p->command, p->prog, o->name, "must be true or false, but is %s", text);
+}
+
 /* Converts text into *v by the row's type; -1, or the exit status. */
 static int take_value(const struct parser *p, const struct cli_option *o, const char *text, struct cli_value *v)
 {
@@ -352,8 +368,7 @@ static int take_value(const struct parser *p, const struct cli_option *o, const 
     case CLI_FLOAT:
         return take_float(p, o, text, v);
     case CLI_BOOL:
-        v->truth = !is_false(text);
-        return -1;
+        return take_bool(p, o, text, v);
     case CLI_OBJECT:
         return take_object(p, o, text);
     case CLI_CHOICE:

@@ -19,7 +19,7 @@ enum cli_type {
     CLI_INT,     /* int64_t */
     CLI_NATURAL, /* uint64_t */
     CLI_FLOAT,   /* finite double */
-    CLI_BOOL,    /* only "false" and "f", in any case, are false */
+    CLI_BOOL,    /* only "false" and "f", in any case, are false; with CLI_EXTRA: true, false and the like, no others */
     CLI_OBJECT,  /* the text of a JSON object */
     CLI_CHOICE   /* one of `choices` */
 };

@@ -86,6 +86,13 @@ int run_kv_of_file(const struct cli_value *run, const struct run_cache *cache, s
     return 0;
 }
 
+int64_t run_kv_start(const struct run_cache *cache)
+{
+    if (cache->bits->given || cache->start->given)
+        return cache->start->integer;
+    return cache->file != NULL && cache->file->quantized_kv_start > 0 ? cache->file->quantized_kv_start : 0;
+}
+
 void run_kv_report(const struct cli_value *run, const struct run_cache *cache, const struct tlm_model *m)
 {
     static const char *const exact[] = {"f32", "f16", "bf16"};
@@ -101,5 +108,9 @@ void run_kv_report(const struct cli_value *run, const struct run_cache *cache, c
     if (!chosen)
         return;
     tlm_model_info_get(m, &info);
-    fprintf(stderr, "[INFO] Key-value cache: %s, %.2f bits per element\n", info.kv_format, info.kv_bits);
+    int64_t start = inert ? 0 : run_kv_start(cache);
+    fprintf(stderr, "[INFO] Key-value cache: %s, %.2f bits per element", info.kv_format, info.kv_bits);
+    if (start > 0)
+        fprintf(stderr, ", once there are %lld tokens", (long long)start);
+    fputc('\n', stderr);
 }

@@ -104,6 +104,15 @@ static void cancel(void)
     tlm_model_cancel(computing);
 }
 
+static void warn_of_short_rows(const struct tlm_model *m, const struct job *j, int64_t start)
+{
+    struct tlm_model_info info;
+    tlm_model_info_get(m, &info);
+    if (info.kv_bits < 16 && start > (int64_t)j->text.length)
+        out_warning("rows of %zu tokens are shorter than --quantized-kv-start (%lld): nothing is quantised",
+                    j->text.length, (long long)start);
+}
+
 static int measure(struct tlm_model *m, struct job *j, struct csv *csv)
 {
     struct tlm_error e = {TLM_OK, ""};
@@ -193,8 +202,10 @@ static int run(const char *prog, const struct cli_value *v)
         out_flush();
     }
     status = run_open(j.model, shared, &cache, TLM_PRECISION_DEFAULT, &m);
-    if (status == 0)
+    if (status == 0) {
+        warn_of_short_rows(m, &j, run_kv_start(&cache));
         status = measure(m, &j, &csv);
+    }
     tlm_model_close(m);
     text_rows_close(&j.text);
     return csv_close(&csv, status);

@@ -131,6 +131,8 @@ int run_kv_options(const struct cli_value *run, const struct run_cache *cache, s
                    char format[RUN_KV_FORMAT_MAX]);
 /* The same of what the options leave open, from a prompt cache file; an option that contradicts it is an error. */
 int run_kv_of_file(const struct cli_value *run, const struct run_cache *cache, struct tlm_model_options *o);
+/* Tokens from which a sequence's cache is quantised. */
+int64_t run_kv_start(const struct run_cache *cache);
 /* Says on stderr what the cache is, where the options chose it. */
 void run_kv_report(const struct cli_value *run, const struct run_cache *cache, const struct tlm_model *m);
 

@@ -143,20 +143,24 @@ static enum tlm_status describe_own(struct tlm_prompt_cache *c, struct tlm_error
 {
     struct tlm_prompt_cache_info *i = &c->info;
     const cJSON *x = c->file->extension;
+    const struct {
+        const char *name;
+        int64_t *to;
+    } numbers[] = {{"kv_sink", &i->kv_sink},
+                   {"quantized_kv_start", &i->quantized_kv_start},
+                   {"max_kv_size", &i->max_kv_size},
+                   {"max_kv_keep", &i->max_kv_keep}};
     enum tlm_status s = json_str(x, "text", &i->text, e);
     if (s == TLM_OK)
         s = json_str(x, "kv_format", &i->kv_format, e);
     if (s == TLM_OK)
         s = json_str(x, "chat_template", &i->chat_template, e);
-    if (s == TLM_OK)
-        s = json_int(x, "kv_sink", 0, INT64_C(1) << 40, &i->kv_sink, e);
-    if (s == TLM_OK)
-        s = json_int(x, "quantized_kv_start", 0, INT64_C(1) << 40, &i->quantized_kv_start, e);
-    if (s == TLM_OK)
-        s = json_int(x, "max_kv_size", 0, INT64_C(1) << 40, &i->max_kv_size, e);
-    i->max_kv_keep = 4; /* where it is not said */
-    if (s == TLM_OK)
-        s = json_int(x, "max_kv_keep", 0, INT64_C(1) << 40, &i->max_kv_keep, e);
+    for (size_t k = 0; k < sizeof numbers / sizeof *numbers && s == TLM_OK; k++) {
+        *numbers[k].to = -1;
+        s = json_int(x, numbers[k].name, 0, INT64_C(1) << 40, numbers[k].to, e);
+        if (s == TLM_OK && *numbers[k].to < 0)
+            s = err_set(e, TLM_EFORMAT, "%s: %s is missing", c->file->st->path, numbers[k].name);
+    }
     if (s == TLM_OK && i->kv_format)
         sscanf(i->kv_format, "affine%1dg%d", &i->kv_bits, &i->kv_group_size);
     return s;

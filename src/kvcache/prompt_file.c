@@ -543,18 +543,32 @@ void prompt_cut(struct kv_seq *s, int64_t n)
 
 /* --- saving --------------------------------------------------------------- */
 
+static void layer_spec(const struct kv_cache *kv, int layer, char out[KV_CHOICE_NAME_MAX])
+{
+    struct kv_choice c = {kv->layers[layer].key->f, kv->layers[layer].value->f, false};
+    kv_choice_name(&c, out);
+}
+
 char *prompt_spec(const struct kv_cache *kv)
 {
     struct buf b;
-    char name[KV_CHOICE_NAME_MAX], first[KV_CHOICE_NAME_MAX];
+    char name[KV_CHOICE_NAME_MAX], first[KV_CHOICE_NAME_MAX], next[KV_CHOICE_NAME_MAX];
     buf_init(&b, (size_t)1 << 20);
-    for (int i = 0; i < kv->n_layers; i++) {
-        struct kv_choice c = {kv->layers[i].key->f, kv->layers[i].value->f, false};
-        kv_choice_name(&c, i ? name : first);
-        if (i == 0)
-            buf_add_str(&b, first);
-        else if (strcmp(name, first))
+    layer_spec(kv, 0, first);
+    buf_add_str(&b, first);
+    for (int i = 1, n; i < kv->n_layers; i += n) {
+        layer_spec(kv, i, name);
+        for (n = 1; i + n < kv->n_layers; n++) {
+            layer_spec(kv, i + n, next);
+            if (strcmp(name, next))
+                break;
+        }
+        if (!strcmp(name, first))
+            continue;
+        if (n == 1)
             buf_printf(&b, ";%d=%s", i, name);
+        else
+            buf_printf(&b, ";%d-%d=%s", i, i + n - 1, name);
     }
     return buf_take(&b, NULL);
 }

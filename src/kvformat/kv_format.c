@@ -83,6 +83,12 @@ static void take_parts(struct rest *r, bool key, struct kv_format *f)
     }
 }
 
+static const char presets[] = "auto"
+#define KV_PRESET(name, keys, values) ", " name
+#include "kvformat/kv_presets.def"
+#undef KV_PRESET
+    ;
+
 enum tlm_status kv_format_parse(const char *text, size_t len, bool key, struct kv_format *out, struct tlm_error *e)
 {
     for (int i = 0; i < KVF_COUNT; i++) {
@@ -103,9 +109,10 @@ enum tlm_status kv_format_parse(const char *text, size_t len, bool key, struct k
         return err_set(e, TLM_EINVAL, "cache format '%.*s' is for keys only", (int)len, text);
     return err_set(e, TLM_EINVAL,
                    "cache format '%.*s': expected f32, f16, bf16, fp8, affine{2,3,4,5,6,8}[g32|g64|g128], "
-                   "chan{2,3,4,5,6,8}[+pre][+mix], rot{2,3,4,8}[g64][+qjl], "
-                   "tq{1,2,3,4,5}[.norm|.matched|.unbiased][+c], prod{2,3,4}[.orth], split2.5 or split3.5",
-                   len > 64 ? 64 : (int)len, text);
+                   "chan{2,3,4,5,6}[+pre][+mix], chan8[+pre], rot{2,3,4,8}[g64][+qjl], "
+                   "tq{1,2,3,4,5}[.norm|.matched|.unbiased][+c], prod{2,3,4}[.orth], split2.5 or split3.5; "
+                   "or for both, alone, one of %s",
+                   len > 64 ? 64 : (int)len, text, presets);
 }
 
 struct kv_format kv_format_partner(const struct kv_format *k)

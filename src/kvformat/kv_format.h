@@ -2,7 +2,7 @@
  *
  *   f32 f16 bf16 fp8
  *   affine{2,3,4,5,6,8}[g32|g64|g128]      codes along the head, as mlx-lm's QuantizedKVCache
- *   chan{2,3,4,5,6,8}[+pre][+mix]          codes along the block's tokens, a scale per channel
+ *   chan{2,3,4,5,6}[+pre][+mix], chan8[+pre]  codes along the block's tokens, a scale per channel
  *   rot{2,3,4,8}[g64][+qjl]                keys of mlx_turboquant: rotated, then affine
  *   tq{1,2,3,4,5}[.norm|.matched|.unbiased][+c]  TurboQuant: rotated, Lloyd-Max levels
  *   prod{2,3,4}[.orth]                     TurboQuant's inner-product mode (Gaussian sketch; .orth: orthogonal)
