@@ -165,7 +165,7 @@ def test_contradictions(cached, turbolm, made, used, message):
 
 def test_layers_of_a_kind_are_named_together(cached, say, turbolm, tiny_model):
     spec = "tq4;1-3=f16;4=tq2:tq3"
-    path = cached("--kv-format", spec, model=tiny_model(num_hidden_layers=6))
+    path = cached("--kv-format", spec, model=tiny_model(num_hidden_layers=8))
     say("--prompt-cache-file", path, "--prompt", "x", "-m", 1, "--kv-format", spec)
     got = turbolm("generate", "--prompt-cache-file", path, "--prompt", "x", "--kv-format", "tq4")
     assert got.returncode == 2

@@ -543,34 +543,18 @@ void prompt_cut(struct kv_seq *s, int64_t n)
 
 /* --- saving --------------------------------------------------------------- */
 
-static void layer_spec(const struct kv_cache *kv, int layer, char out[KV_CHOICE_NAME_MAX])
-{
-    struct kv_choice c = {kv->layers[layer].key->f, kv->layers[layer].value->f, false};
-    kv_choice_name(&c, out);
-}
-
 char *prompt_spec(const struct kv_cache *kv)
 {
-    struct buf b;
-    char name[KV_CHOICE_NAME_MAX], first[KV_CHOICE_NAME_MAX], next[KV_CHOICE_NAME_MAX];
-    buf_init(&b, (size_t)1 << 20);
-    layer_spec(kv, 0, first);
-    buf_add_str(&b, first);
-    for (int i = 1, n; i < kv->n_layers; i += n) {
-        layer_spec(kv, i, name);
-        for (n = 1; i + n < kv->n_layers; n++) {
-            layer_spec(kv, i + n, next);
-            if (strcmp(name, next))
-                break;
-        }
-        if (!strcmp(name, first))
-            continue;
-        if (n == 1)
-            buf_printf(&b, ";%d=%s", i, name);
-        else
-            buf_printf(&b, ";%d-%d=%s", i, i + n - 1, name);
-    }
-    return buf_take(&b, NULL);
+    enum { PLACE = 32 }; /* ";", layers and "=" */
+    size_t n = (size_t)kv->n_layers, size = n * (KV_CHOICE_NAME_MAX + PLACE) + PLACE;
+    struct kv_choice *c = mem_new_array(n, sizeof *c);
+    char *out = c ? mem_alloc(size) : NULL;
+    for (size_t i = 0; out && i < n; i++)
+        c[i] = (struct kv_choice){kv->layers[i].key->f, kv->layers[i].value->f, false};
+    if (out)
+        kv_choices_name(c, kv->n_layers, out, size);
+    mem_free(c);
+    return out;
 }
 
 struct saving {
