@@ -64,6 +64,54 @@ def test_signal_in_one_long_pass(turbolm_bin, tiny_model, tmp_path, name, status
     assert (p.returncode, err) == (status, b"") and os.listdir(tmp_path) == []
 
 
+SIGNAL_AT_BIRTH = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/types.h>
+
+static void born(const char *path)
+{
+    size_t n = strlen(path);
+    if (n > 4 && strcmp(path + n - 4, ".tmp") == 0)
+        raise(SIGTERM);
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list ap;
+    va_start(ap, flags);
+    mode_t mode = va_arg(ap, mode_t);
+    va_end(ap);
+    int fd = ((int (*)(const char *, int, mode_t))dlsym(RTLD_NEXT, "open"))(path, flags, mode);
+    born(path);
+    return fd;
+}
+
+FILE *fopen(const char *path, const char *mode)
+{
+    FILE *f = ((FILE * (*)(const char *, const char *))dlsym(RTLD_NEXT, "fopen"))(path, mode);
+    born(path);
+    return f;
+}
+"""
+
+
+@pytest.mark.parametrize("command, text", [(["logits", "--ids", "1 2", "--out", "x.npy"], ""),
+                                           (["chat"], "/save x\n")])
+def test_signal_at_the_birth_of_a_file(turbolm_bin, tiny_model, tmp_path, command, text):
+    """The signal arrives when the file has just been made."""
+    shim, here = str(tmp_path / "shim.so"), tmp_path / "here"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", shim], input=SIGNAL_AT_BIRTH.encode(), check=True)
+    here.mkdir()
+    done = subprocess.run([turbolm_bin, *command, "--model", tiny_model()], input=text.encode(), capture_output=True,
+                          timeout=60, cwd=here, env={**os.environ, "LD_PRELOAD": shim})
+    assert done.returncode == -signal.SIGTERM and os.listdir(here) == []
+
+
 @pytest.mark.parametrize("lines", ["", "hello\n", "hello\n/stats\n/help\n", "hello\n/save x\n"])
 def test_chat_on_a_full_disk(turbolm_bin, tiny_model, tmp_path, lines):
     with open("/dev/full", "wb") as full:

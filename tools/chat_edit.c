@@ -196,9 +196,7 @@ static void enter(const char *text)
 /* The last lines of a file that became long, in a new file. */
 static void shorten(const char *text)
 {
-    size_t room = strlen(ed.path) + 32;
-    char *temporary = tool_alloc(room, 1);
-    snprintf(temporary, room, "%s.%ld.tmp", ed.path, (long)getpid());
+    const char *temporary = begin_unfinished(ed.path);
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL, 0600);
     size_t n = strlen(text);
     if (fd >= 0) {
@@ -206,7 +204,7 @@ static void shorten(const char *text)
         if (close(fd) != 0 || !good || rename(temporary, ed.path) != 0)
             unlink(temporary);
     }
-    tool_free(temporary);
+    end_unfinished();
 }
 
 /* Lines that an editor can show; others, from a damaged file, are left out. */

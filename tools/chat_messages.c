@@ -149,9 +149,8 @@ int messages_save(const struct chat_messages *c, const char *path)
         out_error("%s: cannot save: %s", path, strerror(errno));
         return 0;
     }
-    size_t room = strlen(target) + 32;
-    char *temporary = tool_alloc(room, 1), *text = messages_text(c, 1);
-    snprintf(temporary, room, "%s.%ld.tmp", target, (long)getpid());
+    const char *temporary = begin_unfinished(target);
+    char *text = messages_text(c, 1);
     int good = write_file(temporary, text, exists ? st.st_mode & 0777 : 0);
     if (good && rename(temporary, target) != 0) {
         int saved = errno;
@@ -162,7 +161,7 @@ int messages_save(const struct chat_messages *c, const char *path)
     if (!good)
         out_error("%s: cannot save: %s", path, strerror(errno));
     cJSON_free(text);
-    tool_free(temporary);
+    end_unfinished();
     tool_free(target);
     return good;
 }

@@ -44,19 +44,12 @@ static enum tlm_status take_row(void *user, size_t row, const float *logits, siz
     return s->status == 0 ? TLM_OK : TLM_EIO;
 }
 
-/* For handlers of signals. */
+/* For the handler of Ctrl-C. */
 static struct tlm_model *computing;
-static const char *unfinished; /* a file that is in the making, or NULL */
 
 static void cancel(void)
 {
     tlm_model_cancel(computing);
-}
-
-static void remove_unfinished(void)
-{
-    if (unfinished != NULL)
-        unlink(unfinished);
 }
 
 static int compute(struct tlm_model *m, const struct cli_value *v, const int32_t *ids, size_t n)
@@ -70,11 +63,9 @@ static int compute(struct tlm_model *m, const struct cli_value *v, const int32_t
         return 2;
     }
     computing = m;
-    set_signal_hooks(cancel, remove_unfinished);
-    catch_interrupt(); /* before there is a file to be removed */
-    catch_endings();
+    set_signal_hooks(cancel, NULL);
+    catch_interrupt();
     int status = npy_open(&sink.npy, v[OUT].text);
-    unfinished = sink.npy.temporary;
     if (status == 0) {
         enum tlm_status s = tlm_model_logits(m, ids, n, decode_from, step, take_row, &sink, &e);
         if (interrupted())
@@ -84,9 +75,8 @@ static int compute(struct tlm_model *m, const struct cli_value *v, const int32_t
         else if (s != TLM_OK)
             status = out_tlm_error(&e);
     }
-    set_signal_hooks(NULL, remove_unfinished); /* the model will be closed */
+    set_signal_hooks(NULL, NULL); /* the model will be closed */
     status = npy_end(&sink.npy, status);
-    unfinished = NULL;
     npy_free(&sink.npy);
     return status;
 }

@@ -43,9 +43,7 @@ int npy_open(struct npy_writer *w, const char *path)
     if (exists && !S_ISREG(st.st_mode)) {
         fd = open(w->path, O_WRONLY | O_CLOEXEC);
     } else {
-        size_t n = strlen(w->path) + 32;
-        w->temporary = tool_alloc(n, 1);
-        snprintf(w->temporary, n, "%s.%ld.tmp", w->path, (long)getpid());
+        w->temporary = begin_unfinished(w->path);
         fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, exists ? st.st_mode & 0777 : 0666);
     }
     w->file = fd >= 0 ? fdopen(fd, "wb") : NULL;
@@ -97,7 +95,8 @@ int npy_end(struct npy_writer *w, int status)
 
 void npy_free(struct npy_writer *w)
 {
-    tool_free(w->temporary);
+    if (w->temporary != NULL)
+        end_unfinished();
     tool_free(w->path);
     *w = (struct npy_writer){0};
 }

@@ -9,8 +9,8 @@
 
 struct npy_writer {
     FILE *file;
-    char *path;      /* the final name, symbolic links followed */
-    char *temporary; /* NULL: written in place, because path is no regular file */
+    char *path;            /* the final name, symbolic links followed */
+    const char *temporary; /* NULL: written in place, because path is no regular file */
     size_t rows, columns, written;
 };
 

@@ -17,6 +17,7 @@ static volatile sig_atomic_t interrupt_count;
 static volatile sig_atomic_t interrupt_caught;
 static void (*noticed_hook)(void);
 static void (*ending_hook)(void);
+static char *volatile unfinished; /* a file that is in the making */
 
 static void log_message(enum tlm_log_level level, const char *message, void *user)
 {
@@ -27,12 +28,20 @@ static void log_message(enum tlm_log_level level, const char *message, void *use
         out_error("%s", message);
 }
 
+/* Before the program ends by a signal or by exit(). */
+static void at_exit(void)
+{
+    if (unfinished != NULL)
+        unlink(unfinished);
+    if (ending_hook != NULL)
+        ending_hook();
+}
+
 static void on_interrupt(int number)
 {
     (void)number;
     if (!interrupt_caught || interrupt_count > 0) {
-        if (ending_hook != NULL)
-            ending_hook();
+        at_exit();
         _exit(EXIT_INTERRUPTED);
     }
     interrupt_count = 1;
@@ -62,8 +71,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
         end_by_signal(number);
         return;
     }
-    if (ending_hook != NULL)
-        ending_hook();
+    at_exit();
     (void)!write(STDERR_FILENO, bus_message, bus_message_len);
     _exit(1);
 }
@@ -98,6 +106,8 @@ void out_init(void)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDONLY) < 0)
             _exit(1);
     }
+    if (atexit(at_exit) != 0)
+        _exit(1);
     set_handler(SIGPIPE, SIG_IGN);
     set_handler(SIGXFSZ, SIG_IGN); /* a file at its limit is a failed write as well */
     set_handler(SIGINT, on_interrupt);
@@ -326,19 +336,10 @@ void forget_interrupt(void)
     interrupt_count = 0;
 }
 
-static void at_exit(void)
-{
-    if (ending_hook != NULL)
-        ending_hook();
-}
-
 void set_signal_hooks(void (*noticed)(void), void (*ending)(void))
 {
-    static int registered;
     noticed_hook = noticed;
     ending_hook = ending;
-    if (!registered && ending != NULL)
-        registered = atexit(at_exit) == 0;
 }
 
 void end_by_signal(int number)
@@ -356,6 +357,23 @@ void catch_endings(void)
         if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
             set_handler(numbers[i], end_by_signal);
     }
+}
+
+const char *begin_unfinished(const char *path)
+{
+    size_t n = strlen(path) + 32;
+    char *name = tool_alloc(n, 1);
+    snprintf(name, n, "%s.%ld.tmp", path, (long)getpid());
+    catch_endings();
+    unfinished = name;
+    return name;
+}
+
+void end_unfinished(void)
+{
+    char *name = unfinished;
+    unfinished = NULL;
+    tool_free(name);
 }
 
 double now_seconds(void)

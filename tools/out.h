@@ -69,6 +69,11 @@ void end_by_signal(int number);
 /* Makes it the handler of the signals that would end the program without the
  * hook. One that is ignored, as nohup does it, stays so. */
 void catch_endings(void);
+/* The name of a file that the caller makes now, to be renamed to path when it
+ * is whole: a signal or exit() that ends the program before end_unfinished
+ * removes it. One at a time. */
+const char *begin_unfinished(const char *path);
+void end_unfinished(void); /* when it has been renamed or removed; frees the name */
 enum { EXIT_INTERRUPTED = 130 };
 
 double now_seconds(void); /* a clock that only goes forward */
