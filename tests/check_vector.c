@@ -337,7 +337,9 @@ static void check_softmax(const struct vector_kernels *k, const struct vector_ke
         b = a;
         struct attn_state before = a;
         float cap = pick(2) ? 0 : 10;
-        float f = k->attn_softmax(s, lo, hi, 0.7f, cap, &a), g = ref->attn_softmax(want, lo, hi, 0.7f, cap, &b);
+        float f, g;
+        k->attn_softmax(s, &f, 1, lo, hi, 0.7f, cap, &a);
+        ref->attn_softmax(want, &g, 1, lo, hi, 0.7f, cap, &b);
         check(close_to(s, want, KV_BLOCK, 1e-37f, 4e-6f), "attn_softmax", lo, hi);
         check(close_to(&f, &g, 1, 1e-37f, 2e-6f) && close_to(&a.m, &b.m, 1, 0, 4e-7f) &&
                   close_to(&a.l, &b.l, 1, 0, 4e-6f),
@@ -368,12 +370,42 @@ static void check_softmax(const struct vector_kernels *k, const struct vector_ke
     struct attn_state st = {-INFINITY, 0};
     for (int t = 0; t < KV_BLOCK; t++)
         s[t] = -INFINITY;
-    check(k->attn_softmax(s, 0, KV_BLOCK, 1, 0, &st) == 1 && st.l == 0 && st.m == -INFINITY && s[0] == 0,
-          "attn_softmax of -infinity", 0, 0);
+    float f = 0;
+    k->attn_softmax(s, &f, 1, 0, KV_BLOCK, 1, 0, &st);
+    check(f == 1 && st.l == 0 && st.m == -INFINITY && s[0] == 0, "attn_softmax of -infinity", 0, 0);
     for (int t = 0; t < KV_BLOCK; t++)
         s[t] = NAN;
-    k->attn_softmax(s, 0, KV_BLOCK, 1, 0, &st);
+    k->attn_softmax(s, &f, 1, 0, KV_BLOCK, 1, 0, &st);
     check(isnan(st.l) && st.m != -INFINITY, "attn_softmax keeps NaN", 0, 0);
+}
+
+/* Rows together are what each is alone. */
+static void check_softmax_rows(const struct vector_kernels *k)
+{
+    for (int i = 0; i < 100; i++) {
+        int rows = 1 + pick(SOFTMAX_ROWS), lo = pick(2) ? 0 : pick(KV_BLOCK),
+            hi = pick(2) ? KV_BLOCK : pick(KV_BLOCK + 1);
+        float *s = guard_random(rows * KV_BLOCK, 20), *alone = guard_f32(rows * KV_BLOCK), cap = pick(2) ? 0 : 10;
+        float factor[SOFTMAX_ROWS], f;
+        struct attn_state st[SOFTMAX_ROWS], one[SOFTMAX_ROWS];
+        if (pick(4) == 0)
+            s[pick(rows * KV_BLOCK)] = pick(2) ? NAN : INFINITY;
+        memcpy(alone, s, (size_t)rows * KV_BLOCK * 4);
+        int good = 1;
+        for (int r = 0; r < rows; r++) {
+            one[r] = st[r] =
+                pick(2) ? (struct attn_state){uniform(-20, 20), uniform(1, 50)} : (struct attn_state){-INFINITY, 0};
+        }
+        k->attn_softmax(s, factor, rows, lo, hi, 0.7f, cap, st);
+        for (int r = 0; r < rows; r++) {
+            k->attn_softmax(alone + r * KV_BLOCK, &f, 1, lo, hi, 0.7f, cap, &one[r]);
+            good &= memcmp(&f, &factor[r], sizeof f) == 0;
+        }
+        check(good && memcmp(s, alone, (size_t)rows * KV_BLOCK * 4) == 0 &&
+                  memcmp(st, one, (size_t)rows * sizeof *st) == 0,
+              "attn_softmax of rows", rows, lo);
+        guard_release();
+    }
 }
 
 /* Distance in units of the last place of float32 at `want`. */
@@ -390,14 +422,14 @@ static void check_math(const struct isa *isa, const struct vector_kernels *k)
     int tail_ok = 1;
     double worst_exp = 0, worst_tanh = 0, worst_erf = 0, worst_silu = 0;
     for (int i = 0; i < (isa->small ? 3000 : 20000); i++) {
-        float s[KV_BLOCK], x[KV_BLOCK], g[KV_BLOCK], y[KV_BLOCK], one[KV_BLOCK];
+        float s[KV_BLOCK], x[KV_BLOCK], g[KV_BLOCK], y[KV_BLOCK], one[KV_BLOCK], factor;
         struct attn_state st = {-INFINITY, 0};
         for (int t = 0; t < KV_BLOCK; t++) {
             x[t] = s[t] = t ? uniform(i % 4 ? -20 : -110, 0) : 0;
             g[t] = i % 2 ? uniform(-12, 12) : ldexpf(uniform(-1, 1), -pick(30));
             one[t] = 1;
         }
-        k->attn_softmax(s, 0, KV_BLOCK, 1, 0, &st);
+        k->attn_softmax(s, &factor, 1, 0, KV_BLOCK, 1, 0, &st);
         for (int t = 0; t < KV_BLOCK; t++)
             if (x[t] > -87) /* smaller probabilities may become 0 */
                 worst_exp = fmax(worst_exp, ulps(s[t], exp((double)x[t])));
@@ -543,6 +575,7 @@ static void check_kernels(const struct isa *isa, const struct vector_kernels *re
         check_block_rows(&k, ref);
     check_ints(&k, ref);
     check_softmax(&k, ref);
+    check_softmax_rows(&k);
     check_math(isa, &k);
 }
 

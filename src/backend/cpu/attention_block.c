@@ -80,21 +80,33 @@ static void add_values(const struct visit *v, enum kv_type type, const void *val
     }
 }
 
+/* Queries [i, i + n), which see the same tokens. */
+static void softmax_some(const struct visit *v, int64_t i, int n, int lo, int hi)
+{
+    const struct attn_args *a = v->x->a;
+    struct area *w = v->w;
+    const struct vector_kernels *k = &v->x->b->vector;
+    int dim = a->shape.v_dim;
+    float factor[SOFTMAX_ROWS];
+    k->attn_softmax(w->s + i * KV_BLOCK, factor, n, lo, hi, a->scale, a->softcap, &w->st[i]);
+    for (int j = 0; j < n; j++) {
+        if (factor[j] == 1)
+            continue;
+        float *acc = w->acc + (i + j) * dim, *rotated = w->acc_rotated + (i + j) * dim;
+        k->scale(acc, acc, factor[j], dim);
+        if (w->has_rotated)
+            k->scale(rotated, rotated, factor[j], dim);
+    }
+}
+
 static void softmax_rows(const struct visit *v)
 {
-    const struct attend *x = v->x;
-    struct area *w = v->w;
-    const struct vector_kernels *k = &x->b->vector;
-    int n = v->t->heads, dim = x->a->shape.v_dim;
-    for (int64_t i = v->ra * n; i < v->rb * n; i++) {
+    int n = v->t->heads;
+    for (int64_t r = v->ra; r < v->rb; r++) {
         int lo, hi;
-        range(v, i / n, &lo, &hi);
-        float f = k->attn_softmax(w->s + i * KV_BLOCK, lo, hi, x->a->scale, x->a->softcap, &w->st[i]);
-        if (f == 1.0f)
-            continue;
-        k->scale(w->acc + i * dim, w->acc + i * dim, f, dim);
-        if (w->has_rotated)
-            k->scale(w->acc_rotated + i * dim, w->acc_rotated + i * dim, f, dim);
+        range(v, r, &lo, &hi);
+        for (int h = 0; h < n; h += SOFTMAX_ROWS)
+            softmax_some(v, r * n + h, n - h < SOFTMAX_ROWS ? n - h : SOFTMAX_ROWS, lo, hi);
     }
 }
 

@@ -9,6 +9,7 @@
 #include "backend/cpu/simd_math.h"
 #include "backend/cpu/vector_kernels.h"
 
+#include <float.h>
 #include <math.h>
 
 #if defined(__GNUC__)
@@ -198,26 +199,31 @@ ATTN(f32, KV_F32) ATTN(f16, KV_F16) ATTN(bf16, KV_BF16)
     return t[0];
 }
 
-static float ISA(attn_softmax_f32)(float *s, int lo, int hi, float scale, float cap, struct attn_state *st)
+/* Logits of one row; the greatest of them and of m. */
+TILE_INLINE float ISA(logits)(float *s, int lo, int hi, float scale, float cap, float m)
 {
-    if (lo >= hi) {
-        memset(s, 0, KV_BLOCK * sizeof *s);
-        return 1.0f;
-    }
-    vf f = vf_set1(scale), c = vf_set1(cap);
+    vf best = vf_set1(m), f = vf_set1(scale), c = vf_set1(cap);
     for (int t = 0; t < KV_BLOCK; t += VF_LANES) {
         vf x = vf_mul(vf_load(s + t), f);
-        vf_store(s + t, cap != 0 ? vf_mul(c, vf_tanh(vf_div(x, c))) : x);
+        if (cap != 0)
+            x = vf_mul(c, vf_tanh(vf_div(x, c)));
+        vf_store(s + t, x);
+        best = vf_max_number(x, best);
     }
-    if (hi - lo < KV_BLOCK)
-        for (int t = 0; t < KV_BLOCK; t++)
-            s[t] = t >= lo && t < hi ? s[t] : -INFINITY;
-
-    vf best = vf_set1(st->m);
+    if (hi - lo == KV_BLOCK)
+        return vf_reduce_max(best);
+    best = vf_set1(m);
+    for (int t = 0; t < KV_BLOCK; t++)
+        s[t] = t >= lo && t < hi ? s[t] : -INFINITY;
     for (int t = 0; t < KV_BLOCK; t += VF_LANES)
         best = vf_max_number(vf_load(s + t), best);
-    float m = vf_reduce_max(best);
-    vf vm = vf_set1(m == -INFINITY ? 0 : m), sum[32 / VF_LANES];
+    return vf_reduce_max(best);
+}
+
+/* Probabilities of one row; their sum. */
+TILE_INLINE float ISA(probabilities)(float *s, float m)
+{
+    vf vm = vf_max(vf_set1(-FLT_MAX), vf_set1(m)), sum[32 / VF_LANES];
     for (int j = 0; j < 32 / VF_LANES; j++) {
         float *a = s + j * VF_LANES;
         vf p1 = vf_exp_negative(vf_sub(vf_load(a), vm)), p2 = vf_exp_negative(vf_sub(vf_load(a + 32), vm));
@@ -228,16 +234,40 @@ static float ISA(attn_softmax_f32)(float *s, int lo, int hi, float scale, float 
     for (int n = 32 / VF_LANES / 2; n; n /= 2)
         for (int j = 0; j < n; j++)
             sum[j] = vf_add(sum[j], sum[j + n]);
-    float total = vf_sum(sum[0]);
+    return vf_sum(sum[0]);
+}
+
+TILE_INLINE float ISA(update)(struct attn_state *st, float m, float total)
+{
     if (m == -INFINITY) {
         if (total == 0) /* only logits of -infinity so far: as if unseen */
-            return 1.0f;
+            return 1;
         m = 0; /* NaN, which must not get lost */
     }
-    float factor = ISA(exp_one)(st->m - m);
+    float factor = st->m == m && m < INFINITY ? 1 : ISA(exp_one)(st->m - m);
     st->l = st->l * factor + total;
     st->m = m;
     return factor;
+}
+
+/* Greatest logits of all rows first: a row's steps wait for each other, those of two rows do not. */
+static void ISA(attn_softmax_f32)(float *s, float *factor, int rows, int lo, int hi, float scale, float cap,
+                                  struct attn_state *st)
+{
+    float m[SOFTMAX_ROWS], total[SOFTMAX_ROWS];
+    if (lo >= hi) {
+        memset(s, 0, (size_t)rows * KV_BLOCK * sizeof *s);
+        for (int r = 0; r < rows; r++)
+            factor[r] = 1;
+        return;
+    }
+    for (int r = 0; r < rows; r++)
+        m[r] = cap != 0 ? ISA(logits)(s + r * KV_BLOCK, lo, hi, scale, cap, st[r].m)
+                        : ISA(logits)(s + r * KV_BLOCK, lo, hi, scale, 0, st[r].m);
+    for (int r = 0; r < rows; r++)
+        total[r] = ISA(probabilities)(s + r * KV_BLOCK, m[r]);
+    for (int r = 0; r < rows; r++)
+        factor[r] = ISA(update)(&st[r], m[r], total[r]);
 }
 
 static void ISA(attn_merge_f32)(struct attn_state *st, float *acc, const struct attn_state *part_st, const float *part,

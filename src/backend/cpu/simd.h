@@ -9,7 +9,7 @@
  *   vf_max_number  the other operand when a is NaN
  *   vf_round       to the nearest integer, ties to even
  *   vf_ldexp       a * 2^n, rounded once; n integral, -252 <= n <= 252
- *   vf_ldexp_normal  the same for normal a and result, n <= 126
+ *   vf_ldexp_normal  the same for normal a and result, n <= 126; 0 for n = -127
  *   vf_select_lt   a < b ? x : y
  *   vf_..._part    the first n lanes only, 0 < n < VF_LANES; the rest loads as 0
  *   vf_transpose   VF_LANES vectors; lane i of v[j] comes to lane j of v[i]
@@ -127,7 +127,7 @@ static inline vf vf_ldexp(vf a, vf n)
 }
 static inline vf vf_ldexp_normal(vf a, vf n)
 {
-    return _mm512_scalef_ps(a, n);
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(n, _mm512_set1_ps(-127.0f), _CMP_NEQ_UQ), a, n);
 }
 static inline vf vf_abs(vf a)
 {

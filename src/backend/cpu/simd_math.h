@@ -34,12 +34,11 @@ static inline vf vf_exp(vf x)
     return vf_ldexp(p, n);
 }
 
-/* For x <= 0, with fewer steps: the same as vf_exp down to -87, 0 below. */
+/* For x <= 0, with fewer steps: the same as vf_exp down to -87, 0 below -87.7. */
 static inline vf vf_exp_negative(vf x)
 {
-    const vf least = vf_set1(-87.0f);
-    vf n, p = vf_exp_parts(vf_max(least, x), &n);
-    return vf_select_lt(x, least, vf_zero(), vf_ldexp_normal(p, n));
+    vf n, p = vf_exp_parts(vf_max(vf_set1(-88.0f), x), &n); /* of -88, n is -127 */
+    return vf_ldexp_normal(p, n);
 }
 
 /* |x| < 0.625: x + x^3 P(x^2); else 1 - 2 / (e^(2|x|) + 1). */

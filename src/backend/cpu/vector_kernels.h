@@ -24,6 +24,7 @@ enum { ACT_COUNT = ACT_RELU2 + 1 };
 struct attn_state {
     float m, l;
 };
+enum { SOFTMAX_ROWS = 8 };
 
 /* Attention over encoded blocks in integers. Greatest magnitude of a key's element that is made of a
  * scale and an offset per channel, before it is turned; least of what is not taken for 0. */
@@ -76,12 +77,13 @@ struct vector_kernels {
      * outside [lo, hi) are not read. `ahead` as above. */
     void (*attn_pv[KV_TYPE_COUNT])(float *acc, const float *p, const void *v, int nq, int lo, int hi, int v_dim,
                                    const void *ahead);
-    /* One block of one row: s [KV_BLOCK] are dot products and become
-     * probabilities exp(logit - m), zero outside [lo, hi). The logit is
-     * s * scale, then cap * tanh(logit / cap) unless cap is 0. Brings the state up to date and
-     * returns the factor for what was accumulated before. lo >= hi: nothing
-     * changes and the factor is 1. */
-    float (*attn_softmax)(float *s, int lo, int hi, float scale, float cap, struct attn_state *st);
+    /* One block of up to SOFTMAX_ROWS rows: s [rows, KV_BLOCK] are dot products
+     * and become probabilities exp(logit - m), zero outside [lo, hi). The logit
+     * is s * scale, then cap * tanh(logit / cap) unless cap is 0. Brings the
+     * states [rows] up to date; factor [rows] becomes what the sums so far are
+     * to be multiplied with. lo >= hi: no state changes and factors are 1. */
+    void (*attn_softmax)(float *s, float *factor, int rows, int lo, int hi, float scale, float cap,
+                         struct attn_state *st);
     /* Adds a partial result (part_st, part [n]) to (st, acc [n]); a partial
      * that saw nothing changes nothing. */
     void (*attn_merge)(struct attn_state *st, float *acc, const struct attn_state *part_st, const float *part,

@@ -80,7 +80,7 @@ static void attn_pv_bf16_scalar(float *acc, const float *p, const void *v, int n
     attn_pv(KV_BF16, acc, p, v, nq, lo, hi, v_dim);
 }
 
-static float attn_softmax_f32_scalar(float *s, int lo, int hi, float scale, float cap, struct attn_state *st)
+static float softmax_row(float *s, int lo, int hi, float scale, float cap, struct attn_state *st)
 {
     float m = st->m;
     for (int t = 0; t < KV_BLOCK; t++) {
@@ -106,6 +106,13 @@ static float attn_softmax_f32_scalar(float *s, int lo, int hi, float scale, floa
     st->l = st->l * factor + lane[0];
     st->m = at;
     return factor;
+}
+
+static void attn_softmax_f32_scalar(float *s, float *factor, int rows, int lo, int hi, float scale, float cap,
+                                    struct attn_state *st)
+{
+    for (int r = 0; r < rows; r++)
+        factor[r] = softmax_row(s + r * KV_BLOCK, lo, hi, scale, cap, &st[r]);
 }
 
 static void attn_merge_f32_scalar(struct attn_state *st, float *acc, const struct attn_state *part_st,
