@@ -340,6 +340,8 @@ def test_bad_options(turbolm, tiny_model, text, args, status, message):
     got = run(turbolm, tiny_model(), text, *args)
     assert got.returncode == status and message in got.stderr and "RESULTS" not in got.stdout
     assert got.stderr.count("error:") == 1
+    if "--kl-reference" in args:
+        assert "Loading dataset" not in got.stdout
 
 
 @pytest.mark.parametrize("data, message", [

@@ -186,6 +186,9 @@ def test_another_model(cached, turbolm, tiny, tiny_model, change):
     assert got.returncode == 2
     assert ("error: Providing a different model (%s) than that used to create the prompt cache (%s) is an error.\n"
             % (other, tiny)) in got.stderr
+    got = turbolm("generate", "--model", other, "--prompt-cache-file", cached(), "--system-prompt", "Be brief.",
+                  "--prompt", "x")
+    assert (got.returncode, "warning: the prompt has only" in got.stderr) == (2, False)
 
 
 def test_another_tokenizer(cached, turbolm, tiny_model):

@@ -188,6 +188,13 @@ def test_plot_that_cannot_be_written(evaluate, tmp_path):
     assert (got.returncode, got.stderr) == (1, "error: /dev/full: cannot write: No space left on device\n")
 
 
+def test_plot_is_tried_first(evaluate, tmp_path):
+    where = tmp_path / "none" / "out.png"
+    got = evaluate(*ROW, "--formats", "turbo4", "--plot", where, **fake_gnuplot(tmp_path, "cat\n"))
+    assert (got.returncode, got.stdout) == (1, "")
+    assert got.stderr == "error: %s: cannot write: No such file or directory\n" % where
+
+
 # Errors ---------------------------------------------------------------------
 
 @pytest.mark.parametrize("args, status, message", [

@@ -169,7 +169,29 @@ static void print_statistics(const struct outcome *r)
     out_print("Peak memory: %.3f GB\n", (double)tlm_peak_memory() / 1e9);
 }
 
-static int submit_and_stream(struct tlm_engine *engine, const struct tlm_request *request, int verbose, int64_t context)
+/* A word when the prompt does not go on with the one in the file. */
+static void warn_of_little_use(const struct tlm_model *m, const struct tlm_request *request)
+{
+    enum { JOINT = 16 }; /* tokens at the end of the file that text after them may change */
+    struct tlm_prompt_cache_info f;
+    char hash[TLM_SHA256_TEXT];
+    size_t k = 0;
+    if (request->prompt_cache == NULL)
+        return;
+    tlm_prompt_cache_info_get(request->prompt_cache, &f);
+    while (f.tokens != NULL && k < request->n_prompt && k < f.n_tokens && request->prompt[k] == f.tokens[k])
+        k++;
+    if (f.tokens == NULL || k + JOINT >= f.n_tokens)
+        return;
+    tlm_model_template_hash(m, hash);
+    out_warning("the prompt has only the first %zu of the %zu tokens in --prompt-cache-file%s", k, f.n_tokens,
+                f.chat_template != NULL && strcmp(f.chat_template, hash) != 0
+                    ? ", which was made with another chat template"
+                    : "");
+}
+
+static int submit_and_stream(const struct tlm_model *m, struct tlm_engine *engine, const struct tlm_request *request,
+                             int verbose, int64_t context)
 {
     struct tlm_error e = {TLM_OK, ""};
     struct outcome r = {.status = 0};
@@ -177,6 +199,7 @@ static int submit_and_stream(struct tlm_engine *engine, const struct tlm_request
     catch_interrupt();
     if (tlm_engine_submit(engine, request, &id, &e) != TLM_OK)
         return out_tlm_error(&e);
+    warn_of_little_use(m, request); /* of a file that is taken */
     if (verbose) {
         out_print("==========\n");
         out_flush();
@@ -191,28 +214,6 @@ static int submit_and_stream(struct tlm_engine *engine, const struct tlm_request
         out_warning("no text generated for this prompt%s", request->max_tokens == 0 ? ": --max-tokens is 0" : "");
     run_warn_of_context(request, &r.stats, r.finish, context);
     return r.status;
-}
-
-/* A word when the prompt does not go on with the one in the file. */
-static void warn_of_little_use(const struct tlm_model *m, const struct tlm_prompt_cache *cache, const int32_t *ids,
-                               size_t n)
-{
-    enum { JOINT = 16 }; /* tokens at the end of the file that text after them may change */
-    struct tlm_prompt_cache_info f;
-    char hash[TLM_SHA256_TEXT];
-    size_t k = 0;
-    if (cache == NULL)
-        return;
-    tlm_prompt_cache_info_get(cache, &f);
-    while (f.tokens != NULL && k < n && k < f.n_tokens && ids[k] == f.tokens[k])
-        k++;
-    if (f.tokens == NULL || k + JOINT >= f.n_tokens)
-        return;
-    tlm_model_template_hash(m, hash);
-    out_warning("the prompt has only the first %zu of the %zu tokens in --prompt-cache-file%s", k, f.n_tokens,
-                f.chat_template != NULL && strcmp(f.chat_template, hash) != 0
-                    ? ", which was made with another chat template"
-                    : "");
 }
 
 static int generate(struct tlm_model *m, const struct cli_value *v, const struct prompt *p,
@@ -241,12 +242,10 @@ static int generate(struct tlm_model *m, const struct cli_value *v, const struct
         status = prompt_encode(m, p, &ids, &request.n_prompt);
     request.prompt = ids;
     request.eos = eos;
-    if (status == 0)
-        warn_of_little_use(m, cache, ids, request.n_prompt);
     if (status == 0 && tlm_engine_new(m, &engine_options, &engine, &e) != TLM_OK)
         status = out_tlm_error(&e);
     if (status == 0)
-        status = submit_and_stream(engine, &request, v[VERBOSE].truth, info.context_length);
+        status = submit_and_stream(m, engine, &request, v[VERBOSE].truth, info.context_length);
     tlm_engine_free(engine);
     tlm_free(ids);
     tool_free(eos);

@@ -128,6 +128,8 @@ static int measure(struct tlm_model *m, struct job *j, struct csv *csv)
     int32_t *rows;
     size_t n_rows;
     tlm_model_info_get(m, &info);
+    if (j->reference != NULL && tlm_model_kv_check(m, j->reference, &e) != TLM_OK)
+        return out_tlm_error(&e);
     if (j->human) {
         out_print("Model loaded: %.1fM parameters\n\nLoading dataset...\n  Sequence length: %zu\n",
                   (double)info.parameters * 1e-6, j->text.length);

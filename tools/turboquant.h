@@ -19,8 +19,8 @@ struct plot_point {
     double x, y;
 };
 
-/* 0 when gnuplot is there, else 1 after a message. */
-int plot_find(void);
+/* 0 when gnuplot is there and path can be written, which leaves no file behind; else 1 after a message. */
+int plot_check(const char *path);
 /* A PNG file of named points, y on a logarithmic scale; points without a
  * positive y are left out. Returns 0, or 1 after a message. */
 int plot_write(const char *path, const char *title, const char *x_label, const char *y_label,

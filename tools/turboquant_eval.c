@@ -265,7 +265,7 @@ static int run(const char *prog, const struct cli_value *v)
         status = cli_usage_error(&turboquant_eval_command, prog, "--score-from",
                                  "must be below --sequence-length, but is %zu", j.from);
     if (status == 0 && j.plot != NULL)
-        status = plot_find();
+        status = plot_check(j.plot);
     if (status == 0)
         status = text_rows_open(&j.text);
     if (status == 0 && j.csv != NULL)

@@ -14,7 +14,7 @@
 
 extern char **environ;
 
-int plot_find(void)
+static int find_gnuplot(void)
 {
     const char *path = getenv("PATH");
     char name[4200];
@@ -29,6 +29,21 @@ int plot_find(void)
     }
     out_error("--plot needs the program gnuplot, which is not installed (not in PATH); --csv has the same figures");
     return 1;
+}
+
+int plot_check(const char *path)
+{
+    if (find_gnuplot() != 0)
+        return 1;
+    int existed = access(path, F_OK) == 0;
+    FILE *f = fopen(path, "ab");
+    if (f == NULL || fclose(f) != 0) {
+        out_error("%s: cannot write: %s", path, strerror(errno));
+        return 1;
+    }
+    if (!existed)
+        unlink(path);
+    return 0;
 }
 
 /* Text between single quotes of the script: only characters that mean nothing there. */
