@@ -75,7 +75,7 @@ static int follow(struct tlm_engine *engine, uint64_t id)
             out_print("\nPeak memory: %.3f GB\nSaving...\n", (double)tlm_peak_memory() / 1e9);
             out_flush();
         }
-        if (!cancelled && ev.type != TLM_EVENT_DONE && (interrupted() || out_failed())) {
+        if (!cancelled && ev.type != TLM_EVENT_DONE && (interrupted() || terminated() || out_failed())) {
             tlm_engine_cancel(engine, id);
             cancelled = 1;
         }
@@ -118,12 +118,14 @@ static int save(struct tlm_model *m, const struct cli_value *v, const char *text
     if (status == 0 && tlm_engine_new(m, &o, &engine, &e) != TLM_OK)
         status = out_tlm_error(&e);
     catch_interrupt();
+    catch_terminations(); /* the file in the making is the library's */
     if (status == 0 && tlm_engine_submit(engine, &request, &id, &e) != TLM_OK)
         status = out_tlm_error(&e);
     else if (status == 0)
         status = follow(engine, id);
     tlm_engine_free(engine);
     cJSON_free(config);
+    end_if_terminated();
     return status;
 }
 

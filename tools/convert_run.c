@@ -1,7 +1,6 @@
 /* Running a conversion: the model is fetched, progress shown, signals end it. */
 #include "convert_run.h"
 
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,29 +12,6 @@ struct job {
     int terminal, quiet;
     struct meter meter;
 };
-
-static volatile sig_atomic_t ended_by; /* a signal that asks to end */
-
-static void on_ending(int number)
-{
-    ended_by = number;
-}
-
-/* What ends the program otherwise would leave the unfinished directory behind. */
-static void catch_terminations(void)
-{
-    static const int numbers[] = {SIGTERM, SIGHUP, SIGQUIT};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        struct sigaction action;
-        if (sigaction(numbers[i], NULL, &action) != 0 || action.sa_handler == SIG_IGN)
-            continue;
-        memset(&action, 0, sizeof action);
-        action.sa_handler = on_ending;
-        action.sa_flags = SA_RESTART;
-        sigemptyset(&action.sa_mask);
-        sigaction(numbers[i], &action, NULL);
-    }
-}
 
 static int report(void *user, const struct tlm_convert_progress *p)
 {
@@ -51,7 +27,7 @@ static int report(void *user, const struct tlm_convert_progress *p)
             meter_start(&j->meter, p->done_bytes);
         meter_show(&j->meter, "writing", p->done_bytes, p->total_bytes, p->name, p->done_bytes == p->total_bytes);
     }
-    return interrupted() || ended_by || out_failed();
+    return interrupted() || terminated() || out_failed();
 }
 
 /* "org/name" of a name on a hub; NULL for what exists here. Free with tool_free. */
@@ -85,7 +61,7 @@ int convert_run(struct convert_run *r)
         meter_end(&j.meter);
         if (interrupted())
             status = EXIT_INTERRUPTED;
-        else if (ended_by ||
+        else if (terminated() ||
                  e.status == TLM_ECANCELED) /* by the signal, or as the output fails, which is said at the end */
             status = 1;
         else
@@ -95,7 +71,6 @@ int convert_run(struct convert_run *r)
     release_interrupt();
     tool_free(name);
     tlm_hub_path_free(path);
-    if (ended_by)
-        end_by_signal(ended_by);
+    end_if_terminated();
     return status;
 }

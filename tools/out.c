@@ -349,14 +349,42 @@ void end_by_signal(int number)
     raise(number);
 }
 
-void catch_endings(void)
+static void handle_endings(void (*handler)(int))
 {
     static const int numbers[] = {SIGTERM, SIGHUP, SIGQUIT};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         struct sigaction action;
         if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN)
-            set_handler(numbers[i], end_by_signal);
+            set_handler(numbers[i], handler);
     }
+}
+
+void catch_endings(void)
+{
+    handle_endings(end_by_signal);
+}
+
+static volatile sig_atomic_t terminated_by;
+
+static void on_termination(int number)
+{
+    terminated_by = number;
+}
+
+void catch_terminations(void)
+{
+    handle_endings(on_termination);
+}
+
+int terminated(void)
+{
+    return terminated_by != 0;
+}
+
+void end_if_terminated(void)
+{
+    if (terminated_by)
+        end_by_signal(terminated_by);
 }
 
 const char *begin_unfinished(const char *path)

@@ -69,6 +69,11 @@ void end_by_signal(int number);
 /* Makes it the handler of the signals that would end the program without the
  * hook. One that is ignored, as nohup does it, stays so. */
 void catch_endings(void);
+/* Lets them only make terminated() true, for work that cleans up by itself
+ * when it is told to end; then end_if_terminated does what the signal would. */
+void catch_terminations(void);
+int terminated(void);
+void end_if_terminated(void);
 /* The name of a file that the caller makes now, to be renamed to path when it
  * is whole: a signal or exit() that ends the program before end_unfinished
  * removes it. One at a time. */
