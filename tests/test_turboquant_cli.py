@@ -189,10 +189,22 @@ def test_plot_that_cannot_be_written(evaluate, tmp_path):
 
 
 def test_plot_is_tried_first(evaluate, tmp_path):
-    where = tmp_path / "none" / "out.png"
-    got = evaluate(*ROW, "--formats", "turbo4", "--plot", where, **fake_gnuplot(tmp_path, "cat\n"))
+    where, env = tmp_path / "none" / "out.png", fake_gnuplot(tmp_path, "cat\n")
+    got = evaluate(*ROW, "--formats", "turbo4", "--plot", where, **env)
     assert (got.returncode, got.stdout) == (1, "")
     assert got.stderr == "error: %s: cannot write: No such file or directory\n" % where
+    got = evaluate(*ROW, "--formats", "turbo4", "--plot", tmp_path, **env)
+    assert (got.returncode, got.stderr) == (1, "error: %s: cannot write: Is a directory\n" % tmp_path)
+
+
+def test_plot_through_a_link(evaluate, tmp_path):
+    """The trial leaves the link and makes no file; the plot comes where it leads."""
+    link, target, env = tmp_path / "link.png", tmp_path / "target.png", fake_gnuplot(tmp_path, "cat\n")
+    link.symlink_to(target)
+    got = evaluate(*ROW, "--formats", "turbo9", "--plot", link, **env)
+    assert got.returncode == 2 and link.is_symlink() and not target.exists()
+    got = evaluate(*ROW, "--formats", "turbo4", "--plot", link, **env)
+    assert got.returncode == 0 and link.is_symlink() and target.stat().st_size > 0
 
 
 # Errors ---------------------------------------------------------------------

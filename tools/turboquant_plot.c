@@ -2,10 +2,12 @@
  * standard input, the picture comes from its standard output. Names that may
  * hold anything never get into the script. */
 #include <errno.h>
+#include <fcntl.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,15 +37,20 @@ int plot_check(const char *path)
 {
     if (find_gnuplot() != 0)
         return 1;
-    int existed = access(path, F_OK) == 0;
-    FILE *f = fopen(path, "ab");
-    if (f == NULL || fclose(f) != 0) {
-        out_error("%s: cannot write: %s", path, strerror(errno));
-        return 1;
-    }
-    if (!existed)
+    struct stat st;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0) {
+        close(fd);
         unlink(path);
-    return 0;
+        return 0;
+    }
+    int there = errno == EEXIST && stat(path, &st) == 0;
+    if (there && S_ISDIR(st.st_mode))
+        errno = EISDIR;
+    else if (there ? access(path, W_OK) == 0 : errno == ENOENT && lstat(path, &st) == 0)
+        return 0; /* a pipe that was opened and closed would be at its end; a link without its target gets one */
+    out_error("%s: cannot write: %s", path, strerror(errno));
+    return 1;
 }
 
 /* Text between single quotes of the script: only characters that mean nothing there. */
