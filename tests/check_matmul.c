@@ -529,12 +529,12 @@ static int many_are_same(const struct matmul_kernels *k, matmul_dense_many_fn *f
     int same = 1;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         const int tokens = counts[c];
-        struct guarded in = guarded_new((size_t)(tokens * matmul_dense_inputs_padded(k, cols)) * 4);
+        struct guarded in = guarded_new((size_t)(tokens * matmul_dense_inputs_padded(k->lanes, cols)) * 4);
         float out[MATMUL_DENSE_TOKENS * PANEL_ROWS];
         for (int t = 0, next; t < tokens; t = next) {
             next = t / DENSE_MOST * DENSE_MOST + DENSE_MOST;
             next = next < tokens ? next : tokens;
-            matmul_dense_inputs(k, x, cols, tokens, t, next, (float *)(void *)in.p);
+            matmul_dense_inputs(k->tile_many, k->lanes, x, cols, tokens, t, next, (float *)(void *)in.p);
         }
         fn(w, row_bytes, n, cols, (const float *)(const void *)in.p, tokens, out);
         for (int t = 0; t < tokens; t++)

@@ -25,6 +25,8 @@ struct cpu_backend {
  * memory. */
 void *cpu_slab_alloc(struct cpu_backend *b, size_t bytes);
 void cpu_slabs_free(struct cpu_backend *b);
+/* Takes back what the last cpu_slab_alloc gave. */
+void cpu_slab_return(struct cpu_backend *b, void *last);
 
 /* At least `bytes`, 64-byte aligned, contents undefined, valid until the next
  * call. NULL when out of memory. Allocates only when a call needs more than

@@ -11,6 +11,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/cpu.h"
+#include "base/fp.h"
 #include "base/pool.h"
 
 enum {
@@ -24,13 +25,14 @@ _Static_assert(TOKEN_BLOCK % MATMUL_TILE_INT == 0 && TOKEN_BLOCK % MATMUL_TILE_M
                    TOKEN_BLOCK % MATMUL_DENSE_TOKENS == 0,
                "whole tiles");
 
-enum kind { KIND_INT, KIND_FLOAT, KIND_DENSE };
+enum kind { KIND_INT, KIND_FLOAT, KIND_DENSE, KIND_BF12 };
 
 struct part {
     enum kind kind;
     int64_t rows, panels;
     const struct packed_weight *packed;
     const struct quant_view *view; /* dense */
+    const struct bf12_matrix *bf12;
     matmul_int_fn *int_fn;
     matmul_float_fn *float_fn;
     matmul_dense_fn *dense_fn;
@@ -55,6 +57,7 @@ struct linear_job {
     struct act_f32 *f32;
     float *many; /* of dense parts: inputs by MATMUL_DENSE_TOKENS tokens; NULL for few tokens */
     int64_t many_cols;
+    int sums; /* of a row, in dense parts */
 };
 
 static int64_t div_up(int64_t a, int64_t b)
@@ -77,21 +80,21 @@ static int64_t tile_offset(const struct linear_job *j, int64_t t, int tile, int 
     return start * j->blocks + t % tile;
 }
 
-void matmul_dense_inputs(const struct matmul_kernels *k, const float *x, int64_t cols, int tokens, int first, int end,
+void matmul_dense_inputs(int tile_many, int sums, const float *x, int64_t cols, int tokens, int first, int end,
                          float *out)
 {
-    const int tiles = matmul_dense_tiles(tokens, k->tile_many);
+    const int tiles = matmul_dense_tiles(tokens, tile_many);
     for (int i = 0; i < tiles; i++) {
-        const int start = matmul_dense_tile_start(tokens, k->tile_many, i);
-        const int n = matmul_dense_tile_start(tokens, k->tile_many, i + 1) - start;
+        const int start = matmul_dense_tile_start(tokens, tile_many, i);
+        const int n = matmul_dense_tile_start(tokens, tile_many, i + 1) - start;
         for (int t = start < first ? first : start; t < start + n && t < end; t++) {
             const float *from = x + (t - first) * cols;
             for (int64_t c = 0; c < cols; c += MATMUL_DENSE_INPUTS) {
-                const int64_t left = min_i64(MATMUL_DENSE_INPUTS, cols - c), steps = div_up(left, k->lanes);
-                for (int l = 0; l < k->lanes; l++) {
+                const int64_t left = min_i64(MATMUL_DENSE_INPUTS, cols - c), steps = div_up(left, sums);
+                for (int l = 0; l < sums; l++) {
                     float *to = out + c * tokens + (l * tokens + start) * steps + (t - start);
                     for (int64_t s = 0; s < steps; s++) {
-                        int64_t at = s * k->lanes + l;
+                        int64_t at = s * sums + l;
                         to[s * n] = at < left ? from[c + at] : 0;
                     }
                 }
@@ -113,8 +116,9 @@ static void many_inputs(const struct linear_job *j, const float *x, int64_t firs
         const int64_t start = t / MATMUL_DENSE_TOKENS * MATMUL_DENSE_TOKENS;
         next = min_i64(end, start + MATMUL_DENSE_TOKENS);
         if (many_tokens(j, start))
-            matmul_dense_inputs(j->kernels, x + (t - first) * j->cols, j->cols, many_tokens(j, start), (int)(t - start),
-                                (int)(next - start), j->many + start * j->many_cols);
+            matmul_dense_inputs(j->kernels->tile_many, j->sums, x + (t - first) * j->cols, j->cols,
+                                many_tokens(j, start), (int)(t - start), (int)(next - start),
+                                j->many + start * j->many_cols);
     }
 }
 
@@ -178,6 +182,29 @@ static void run_int(const struct linear_job *j, const struct part *p, int64_t pa
     }
 }
 
+/* What a panel's codes leave out. */
+static void add_rest(const struct bf12_rest *rest, const float *x, int64_t cols, int tokens, float *y)
+{
+    for (uint32_t i = 0; i < rest->count; i++) {
+        const struct bf12_element *el = &rest->element[i];
+        const float w = fp_from_bf16(el->bits);
+        for (int t = 0; t < tokens; t++)
+            y[t * PANEL_ROWS + el->row] += w * x[t * cols + el->col];
+    }
+}
+
+static void run_bf12(const struct linear_job *j, const struct part *p, int64_t panel, int64_t first, int n, float *y)
+{
+    const struct bf12_matrix *m = p->bf12;
+    const uint8_t *w = m->panel + (size_t)panel * m->panel_bytes;
+    const float *x = (j->input ? j->y : j->x) + first * j->cols;
+    if (many_tokens(j, first))
+        j->kernels->many_bf12(w, j->cols, j->many + first * j->many_cols, n, y);
+    else
+        j->kernels->bf12(w, j->cols, x, j->cols, n, y);
+    add_rest(bf12_rest(m, w), x, j->cols, n, y);
+}
+
 /* One panel of a part by tokens first .. end. */
 static void run_panel(const struct linear_job *j, const struct part *p, int64_t panel, int64_t first, int64_t end)
 {
@@ -186,7 +213,9 @@ static void run_panel(const struct linear_job *j, const struct part *p, int64_t 
     const int tile = p->kind == KIND_FLOAT ? j->kernels->tile_float : MATMUL_DENSE_TOKENS;
     for (int64_t t = first; t < end; t += tile) {
         int n = (int)min_i64(tile, end - t);
-        if (p->kind == KIND_DENSE) {
+        if (p->kind == KIND_BF12) {
+            run_bf12(j, p, panel, t, n, y);
+        } else if (p->kind == KIND_DENSE) {
             const uint8_t *w = (const uint8_t *)p->view->data + (size_t)row * p->view->row_bytes;
             const float *x = (j->input ? j->y : j->x) + t * j->cols;
             const int rows = (int)min_i64(PANEL_ROWS, p->rows - row);
@@ -223,6 +252,16 @@ static void linear_task(void *arg, int task, int worker)
 
 /* ---- set-up ---- */
 
+static bool is_dense(const struct part *p)
+{
+    return p->kind == KIND_DENSE || p->kind == KIND_BF12;
+}
+
+static bool is_bf12(const struct weight *w)
+{
+    return w->view.format->code == QUANT_DENSE && w->device;
+}
+
 static void set_part(struct part *p, const struct matmul_kernels *k, bool exact, const struct weight *w,
                      const struct weight *bias, struct tensor *y)
 {
@@ -230,6 +269,11 @@ static void set_part(struct part *p, const struct matmul_kernels *k, bool exact,
                        .panels = div_up(w->view.rows, PANEL_ROWS),
                        .bias = bias ? bias->device : NULL,
                        .y = tensor_f32(y)};
+    if (is_bf12(w)) {
+        p->kind = KIND_BF12;
+        p->bf12 = w->device;
+        return;
+    }
     if (w->view.format->code == QUANT_DENSE || w->view.format->code == QUANT_REAL) {
         p->kind = KIND_DENSE;
         p->view = w->view.format->code == QUANT_REAL ? w->device : &w->view;
@@ -284,15 +328,16 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
         set_part(p, &b->matmul, b->base.exact, w[i], bias ? bias[i] : NULL, y[i]);
         q16 |= p->kind == KIND_INT;
         f32 |= p->kind == KIND_FLOAT;
-        many |= p->kind == KIND_DENSE && p->many_fn != NULL;
-        if (p->kind != KIND_DENSE) {
+        many |= p->kind == KIND_BF12 ? b->matmul.many_bf12 != NULL : p->kind == KIND_DENSE && p->many_fn != NULL;
+        if (!is_dense(p)) {
             int64_t blocks = p->packed->layout.units * (p->packed->layout.unit / PANEL_BLOCK);
             j.blocks = blocks > j.blocks ? blocks : j.blocks;
         }
     }
     const int64_t total = tensor_rows(x);
     many &= total > MATMUL_DENSE_FEW;
-    j.many_cols = many ? matmul_dense_inputs_padded(j.kernels, j.cols) : 0;
+    j.sums = is_bf12(w[0]) ? BF12_SUMS : b->matmul.lanes;
+    j.many_cols = many ? matmul_dense_inputs_padded(j.sums, j.cols) : 0;
     const size_t block_bytes = (q16 ? sizeof *j.q16 : 0) + (f32 ? sizeof *j.f32 : 0);
     const size_t token_bytes = (size_t)j.blocks * block_bytes + (j.input ? (size_t)j.cols * sizeof *j.y : 0) +
                                (size_t)j.many_cols * sizeof *j.many;
@@ -316,13 +361,18 @@ static void linear_some(struct cpu_backend *b, struct tensor *const *y, const st
 }
 
 /* Weights that follow one another and want the same done to x share it. */
+static bool shares_input(const struct weight *a, const struct weight *b)
+{
+    return a->view.input == b->view.input && is_bf12(a) == is_bf12(b);
+}
+
 void cpu_linear(struct backend *b, struct tensor *const *y, const struct tensor *x, const struct weight *const *w,
                 const struct weight *const *bias, int n)
 {
     if (tensor_count(x) == 0)
         return;
     for (int i = 0, count; i < n; i += count) {
-        for (count = 1; i + count < n && count < SHARE_MAX && w[i + count]->view.input == w[i]->view.input;)
+        for (count = 1; i + count < n && count < SHARE_MAX && shares_input(w[i + count], w[i]);)
             count++;
         linear_some((struct cpu_backend *)b, y + i, x, w + i, bias ? bias + i : NULL, count);
     }

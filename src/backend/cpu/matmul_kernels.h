@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backend/cpu/bf12.h"
 #include "backend/cpu/panel.h"
 
 /* 32 inputs of one token: x ~ scale * (256 * hi + lo), both planes within
@@ -62,12 +63,17 @@ typedef void matmul_dense_fn(const uint8_t *w, size_t row_bytes, int n, int64_t 
 /* The same for more tokens, x as matmul_dense_inputs() lays it out. The sums are the same, bit for bit. */
 typedef void matmul_dense_many_fn(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int tokens,
                                   float *y);
+/* A panel of a bf12 matrix, without its rest, times `tokens` rows of x: y [tokens, 16]; and the same for more tokens. */
+typedef void matmul_bf12_fn(const uint8_t *panel, int64_t cols, const float *x, int64_t x_stride, int tokens, float *y);
+typedef void matmul_bf12_many_fn(const uint8_t *panel, int64_t cols, const float *x, int tokens, float *y);
 
 struct matmul_kernels {
     matmul_int_fn *panel_int[PANEL_CODES][PANEL_SCALES][2]; /* last index: group of 32 and up; NULL for E8 */
     matmul_float_fn *panel_float[PANEL_CODES][PANEL_SCALES][2];
     matmul_dense_fn *dense_f32, *dense_f16, *dense_bf16;
     matmul_dense_many_fn *many_f32, *many_f16, *many_bf16; /* NULL: the set has none */
+    matmul_bf12_fn *bf12;
+    matmul_bf12_many_fn *many_bf12; /* NULL: none */
     int lanes;                                             /* of a vector */
     int tile_many;                                         /* tokens whose sums the latter keep in registers */
     int tile_float;                                        /* tokens per tile of act_f32, at most MATMUL_TILE_MAX */
@@ -80,11 +86,14 @@ struct matmul_kernels {
     /* One block of codes from 16 rows of 32 bytes, `stride` apart. */
     void (*pack_block)(enum panel_code code, const uint8_t *codes, size_t stride, uint8_t *out);
     void (*pack_f16)(const float *x, int64_t n, uint16_t *out); /* round to nearest even */
+    /* Turns n vectors of quads: byte 4i + j of every 16 goes to 4j + i. */
+    void (*turn_quads)(uint8_t *p, int n);
 };
 
-/* Dense kernels sum inputs l, lanes + l, 2 * lanes + l ... of a row in lane l, then the lanes. For many tokens rows are
- * lanes, one l is summed after another, and inputs come in that order: by MATMUL_DENSE_INPUTS inputs (zeros up to whole
- * vectors), in them by l, by tiles of tokens, by vector, by token of the tile. */
+/* Dense kernels sum inputs l, sums + l, 2 * sums + l ... of a row apart, and then these sums. There are as many as a
+ * vector has lanes, or BF12_SUMS. For many tokens rows are lanes, one l is summed after another, and inputs come in that
+ * order: by MATMUL_DENSE_INPUTS inputs (zeros up to whole steps of `sums`), in them by l, by tiles of tokens, by step,
+ * by token of the tile. */
 static inline int matmul_dense_tiles(int tokens, int most)
 {
     return (tokens + most - 1) / most;
@@ -96,13 +105,13 @@ static inline int matmul_dense_tile_start(int tokens, int most, int tile)
 }
 
 /* Floats that a token's inputs take. */
-static inline int64_t matmul_dense_inputs_padded(const struct matmul_kernels *k, int64_t cols)
+static inline int64_t matmul_dense_inputs_padded(int sums, int64_t cols)
 {
-    return (cols + k->lanes - 1) / k->lanes * k->lanes;
+    return (cols + sums - 1) / sums * sums;
 }
 
-/* Those of tokens first .. end of `tokens`. x [end - first, cols] */
-void matmul_dense_inputs(const struct matmul_kernels *k, const float *x, int64_t cols, int tokens, int first, int end,
+/* Those of tokens first .. end of `tokens`, for tiles of at most tile_many. x [end - first, cols] */
+void matmul_dense_inputs(int tile_many, int sums, const float *x, int64_t cols, int tokens, int first, int end,
                          float *out);
 
 /* The best that `features` (cpu_features) allows. */

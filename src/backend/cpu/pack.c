@@ -1,10 +1,10 @@
 /* Weights as the CPU wants them. Vectors (norms, biases) become f32. Quantised
  * matrices become panels (panel.h), packed in parallel; the pages of the file
- * are dropped behind. Dense matrices stay where they are. */
+ * are dropped behind. bf16 matrices become bf12; other dense ones stay where they are. */
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/cpu_backend.h"
+#include "backend/cpu/bf12_pack.h"
 #include "base/fp.h"
 #include "base/mem.h"
 #include "base/pool.h"
@@ -17,6 +17,7 @@ enum {
 };
 _Static_assert(sizeof(struct packed_weight) <= HEAD_BYTES, "grow HEAD_BYTES");
 _Static_assert(sizeof(struct quant_view) <= HEAD_BYTES, "grow HEAD_BYTES");
+_Static_assert(sizeof(struct bf12_matrix) <= HEAD_BYTES, "grow HEAD_BYTES");
 
 /* ---- layout ---- */
 
@@ -292,21 +293,26 @@ static void pack_panel(const struct pack_job *j, int64_t panel)
     }
 }
 
+void weight_drop_rows(const struct weight *w, int64_t first, int64_t end)
+{
+    const struct quant_view *v = &w->view;
+    if (end > v->rows)
+        end = v->rows;
+    if (w->map && !v->stride && (size_t)(end - first) * v->row_bytes >= DROP_BYTES)
+        file_map_drop(w->map, (const uint8_t *)v->data + (size_t)first * v->row_bytes,
+                      (size_t)(end - first) * v->row_bytes);
+}
+
 static void pack_task(void *arg, int task, int worker)
 {
     (void)worker;
     const struct pack_job *j = arg;
-    const struct weight *w = j->w;
     int64_t first = task * j->panels_per_task, end = first + j->panels_per_task;
     if (end > j->layout->panels)
         end = j->layout->panels;
     for (int64_t p = first; p < end; p++)
         pack_panel(j, p);
-    if (w->map && !w->view.stride && (size_t)(end - first) * PANEL_ROWS * w->view.row_bytes >= DROP_BYTES) {
-        int64_t row = first * PANEL_ROWS, last = end * PANEL_ROWS < w->view.rows ? end * PANEL_ROWS : w->view.rows;
-        file_map_drop(w->map, (const uint8_t *)w->view.data + (size_t)row * w->view.row_bytes,
-                      (size_t)(last - row) * w->view.row_bytes);
-    }
+    weight_drop_rows(j->w, first * PANEL_ROWS, end * PANEL_ROWS);
 }
 
 /* What tasks left: pages that two of them shared, scales, offsets. */
@@ -345,6 +351,28 @@ static enum tlm_status pack_matrix(struct cpu_backend *b, struct weight *w, stru
     drop_rest(w);
     w->device = packed;
     w->device_bytes = bytes;
+    return TLM_OK;
+}
+
+/* bf16 in 12 bits where that loses nothing; otherwise it stays as it is. */
+static enum tlm_status pack_bf16(struct cpu_backend *b, struct weight *w, struct tlm_error *e)
+{
+    struct bf12_matrix m;
+    size_t bytes = 0;
+    if (!bf12_layout(w, &m, &bytes))
+        return TLM_OK;
+    uint8_t *block = cpu_slab_alloc(b, HEAD_BYTES + bytes);
+    if (!block)
+        return err_nomem(e, HEAD_BYTES + bytes);
+    m.panel = block + HEAD_BYTES;
+    if (!bf12_pack(b, w, &m, block + HEAD_BYTES)) {
+        cpu_slab_return(b, block);
+        return TLM_OK;
+    }
+    *(struct bf12_matrix *)(void *)block = m;
+    drop_rest(w);
+    w->device = block;
+    w->device_bytes = HEAD_BYTES + bytes;
     return TLM_OK;
 }
 
@@ -413,6 +441,8 @@ enum tlm_status cpu_weight_load(struct backend *b, struct weight *w, struct tlm_
         return expand_matrix((struct cpu_backend *)b, w, e);
     if ((w->uses & WEIGHT_MATMUL) && w->view.format->code != QUANT_DENSE)
         return pack_matrix((struct cpu_backend *)b, w, e);
+    if (w->uses & WEIGHT_MATMUL)
+        return pack_bf16((struct cpu_backend *)b, w, e);
     return TLM_OK;
 }
 

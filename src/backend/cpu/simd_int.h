@@ -21,6 +21,9 @@
  * negative), vq_abs, vq_byte_products (of unsigned c and signed x, sums of two in 16
  * bits), vq_add_words and vq_word_dot.
  *
+ * vq_floats: bf16 numbers of lower bytes and upper ones, byte 16 * g + 4 * i + r of input i
+ * and row 4 * g + r, as floats out[i] with rows as lanes.
+ *
  * VQ_SIGNED_BIAS is what vq_signed() added to signed codes; the caller takes it
  * back through init.
  *
@@ -96,6 +99,15 @@ ALWAYS_INLINE vq vq_table(const int8_t *t)
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)t));
 }
 ALWAYS_INLINE vq vq_lookup(vq table, vq a) { return _mm512_shuffle_epi8(table, a); }
+ALWAYS_INLINE void vq_store(uint8_t *p, vq a) { _mm512_storeu_si512(p, a); }
+ALWAYS_INLINE void vq_floats(vq low, vq high, vf out[4])
+{
+    const vq zero = _mm512_setzero_si512(), a = _mm512_unpacklo_epi8(low, high), b = _mm512_unpackhi_epi8(low, high);
+    out[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(zero, a));
+    out[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(zero, a));
+    out[2] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(zero, b));
+    out[3] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(zero, b));
+}
 
 ALWAYS_INLINE vi vi_set1(int32_t a) { return _mm512_set1_epi32(a); }
 ALWAYS_INLINE vi vi_load_i8(const uint8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)); }
@@ -277,6 +289,15 @@ ALWAYS_INLINE vq vq_table(const int8_t *t)
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)t));
 }
 ALWAYS_INLINE vq vq_lookup(vq table, vq a) { return _mm256_shuffle_epi8(table, a); }
+ALWAYS_INLINE void vq_store(uint8_t *p, vq a) { _mm256_storeu_si256((__m256i *)p, a); }
+ALWAYS_INLINE void vq_floats(vq low, vq high, vf out[4])
+{
+    const vq zero = _mm256_setzero_si256(), a = _mm256_unpacklo_epi8(low, high), b = _mm256_unpackhi_epi8(low, high);
+    out[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, a));
+    out[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, a));
+    out[2] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, b));
+    out[3] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, b));
+}
 
 ALWAYS_INLINE vi vi_set1(int32_t a) { return _mm256_set1_epi32(a); }
 ALWAYS_INLINE vi vi_load_i8(const uint8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)); }
@@ -443,6 +464,16 @@ ALWAYS_INLINE vq vq_shr(vq a, int n) { return vshlq_u8(a, vdupq_n_s8((int8_t)-n)
 ALWAYS_INLINE vq vq_shl(vq a, int n) { return vshlq_u8(a, vdupq_n_s8((int8_t)n)); }
 ALWAYS_INLINE vq vq_table(const int8_t *t) { return vreinterpretq_u8_s8(vld1q_s8(t)); }
 ALWAYS_INLINE vq vq_lookup(vq table, vq a) { return vqtbl1q_u8(table, a); }
+ALWAYS_INLINE void vq_store(uint8_t *p, vq a) { vst1q_u8(p, a); }
+ALWAYS_INLINE void vq_floats(vq low, vq high, vf out[4])
+{
+    const uint16x8_t zero = vdupq_n_u16(0);
+    const uint16x8_t a = vreinterpretq_u16_u8(vzip1q_u8(low, high)), b = vreinterpretq_u16_u8(vzip2q_u8(low, high));
+    out[0] = vreinterpretq_f32_u16(vzip1q_u16(zero, a));
+    out[1] = vreinterpretq_f32_u16(vzip2q_u16(zero, a));
+    out[2] = vreinterpretq_f32_u16(vzip1q_u16(zero, b));
+    out[3] = vreinterpretq_f32_u16(vzip2q_u16(zero, b));
+}
 
 ALWAYS_INLINE vi vi_set1(int32_t a) { return vdupq_n_s32(a); }
 ALWAYS_INLINE vi vi_load_i8(const uint8_t *p)

@@ -202,6 +202,25 @@ static void dense_bf16_scalar(const uint8_t *w, size_t row_bytes, int n, int64_t
     dense(w, row_bytes, n, cols, x, x_stride, tokens, y, DT_BF16);
 }
 
+static float bf12_at(const uint8_t *panel, int r, int64_t k)
+{
+    const uint8_t *block = panel + BF12_TABLES + k / PANEL_BLOCK * BF12_BLOCK;
+    const int quad = (int)(k % PANEL_BLOCK / 4), byte = r / 4 * 16 + (int)(k % 4) * 4 + r % 4;
+    const int code = bits_at(block + BF12_CODES, 4, quad, byte);
+    return fp_from_bf16((uint16_t)(panel[r / 4 * 16 + code] << 8 | block[quad * VECTOR + byte]));
+}
+
+static void bf12_scalar(const uint8_t *panel, int64_t cols, const float *x, int64_t x_stride, int tokens, float *y)
+{
+    for (int t = 0; t < tokens; t++)
+        for (int r = 0; r < PANEL_ROWS; r++) {
+            float sum[BF12_SUMS] = {0};
+            for (int64_t k = 0; k < cols; k++)
+                sum[k % BF12_SUMS] += bf12_at(panel, r, k) * x[t * x_stride + k];
+            y[t * PANEL_ROWS + r] = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+        }
+}
+
 /* ---- activations ---- */
 
 static void load_block(const float *x, int64_t cols, int64_t b, float out[PANEL_BLOCK])
@@ -298,6 +317,16 @@ static void pack_block_scalar(enum panel_code code, const uint8_t *codes, size_t
         pack_plane(quads, bits - low, low, out);
 }
 
+static void turn_quads_scalar(uint8_t *p, int n)
+{
+    for (int i = 0; i < n * VECTOR; i += 16) {
+        uint8_t from[16];
+        memcpy(from, p + i, sizeof from);
+        for (int j = 0; j < 16; j++)
+            p[i + j % 4 * 4 + j / 4] = from[j];
+    }
+}
+
 static void pack_f16_scalar(const float *x, int64_t n, uint16_t *out)
 {
     for (int64_t i = 0; i < n; i++)
@@ -315,6 +344,8 @@ void matmul_init_scalar(struct matmul_kernels *k)
         .act_to_f32 = act_to_f32_scalar,
         .pack_block = pack_block_scalar,
         .pack_f16 = pack_f16_scalar,
+        .bf12 = bf12_scalar,
+        .turn_quads = turn_quads_scalar,
     };
     for (int c = 0; c < PANEL_CODES; c++)
         for (int s = 0; s < PANEL_SCALES; s++)
