@@ -278,6 +278,13 @@ static void matrix_free(struct matrix *m)
     mem_free(m->zeros);
 }
 
+/* Of the shapes, as many as an emulator does in a minute or two. */
+#if defined(TLM_SIMDE) || defined(__aarch64__)
+enum { EVERY = 5 };
+#else
+enum { EVERY = 1 };
+#endif
+
 /* ---- panels ---- */
 
 enum { TOKENS = MATMUL_TILE_INT + 1 };
@@ -478,13 +485,6 @@ static void check_panel_shape(struct cpu_backend *b, const struct quant *q, int6
     mem_free(scalar);
 }
 
-/* Of the shapes, as many as an emulator does in a minute or two. */
-#if defined(TLM_SIMDE) || defined(__aarch64__)
-enum { EVERY = 5 };
-#else
-enum { EVERY = 1 };
-#endif
-
 static void check_panels(struct cpu_backend *b)
 {
     static const int64_t rows[] = {1, 16, 37}, cols[] = {32, 64, 160, 256, 576, 2048};
@@ -520,25 +520,38 @@ static void check_panels(struct cpu_backend *b)
 
 enum { DENSE_MOST = 9 };
 
+/* A kernel for many tokens and what it multiplies. */
+struct many {
+    matmul_dense_many_fn *fn;
+    matmul_bf12_many_fn *bf12; /* instead */
+    const uint8_t *w;
+    size_t row_bytes;
+    int n, sums;
+    int64_t cols;
+};
+
 /* Whether as many tokens at once as there may be, each one of the DENSE_MOST rows of x in turn, give the bits of y
  * [DENSE_MOST, 16], however they are split. */
-static int many_are_same(const struct matmul_kernels *k, matmul_dense_many_fn *fn, const uint8_t *w, size_t row_bytes,
-                         int n, int64_t cols, const float *x, const float *y)
+static int many_are_same(const struct matmul_kernels *k, const struct many *m, const float *x, const float *y)
 {
     static const int counts[] = {1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 25, MATMUL_DENSE_TOKENS - 1, MATMUL_DENSE_TOKENS};
     int same = 1;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         const int tokens = counts[c];
-        struct guarded in = guarded_new((size_t)(tokens * matmul_dense_inputs_padded(k->lanes, cols)) * 4);
+        struct guarded in = guarded_new((size_t)(tokens * matmul_dense_inputs_padded(m->sums, m->cols)) * 4);
+        const float *inputs = (const float *)(const void *)in.p;
         float out[MATMUL_DENSE_TOKENS * PANEL_ROWS];
         for (int t = 0, next; t < tokens; t = next) {
             next = t / DENSE_MOST * DENSE_MOST + DENSE_MOST;
             next = next < tokens ? next : tokens;
-            matmul_dense_inputs(k->tile_many, k->lanes, x, cols, tokens, t, next, (float *)(void *)in.p);
+            matmul_dense_inputs(k->tile_many, m->sums, x, m->cols, tokens, t, next, (float *)(void *)in.p);
         }
-        fn(w, row_bytes, n, cols, (const float *)(const void *)in.p, tokens, out);
+        if (m->bf12)
+            m->bf12(m->w, m->cols, inputs, tokens, out);
+        else
+            m->fn(m->w, m->row_bytes, m->n, m->cols, inputs, tokens, out);
         for (int t = 0; t < tokens; t++)
-            same &= !memcmp(out + t * PANEL_ROWS, y + t % DENSE_MOST * PANEL_ROWS, (size_t)n * sizeof *y);
+            same &= !memcmp(out + t * PANEL_ROWS, y + t % DENSE_MOST * PANEL_ROWS, (size_t)m->n * sizeof *y);
         guarded_free(&in);
     }
     return same;
@@ -583,9 +596,15 @@ static void check_dense_shape(enum dtype type, int n, int64_t cols)
                 double err = fabs(y[t * PANEL_ROWS + r] - sum) / bound;
                 max = err > max || isnan(err) ? err : max;
             }
-        matmul_dense_many_fn *many = type == DT_F32 ? k->many_f32 : type == DT_F16 ? k->many_f16 : k->many_bf16;
-        if (many)
-            same &= many_are_same(k, many, data, row_bytes, n, cols, xs, y);
+        const struct many many = {type == DT_F32 ? k->many_f32 : type == DT_F16 ? k->many_f16 : k->many_bf16,
+                                  NULL,
+                                  data,
+                                  row_bytes,
+                                  n,
+                                  k->lanes,
+                                  cols};
+        if (many.fn)
+            same &= many_are_same(k, &many, xs, y);
         snprintf(what, sizeof what, "dense %s %dx%lld", dtype_name(type), n, (long long)cols);
         snprintf(detail, sizeof detail, "error %.1e%s", max, same ? "" : ", depends on the batch");
         report(max <= 2e-6 && same, what, isas[i].name, detail);
@@ -605,6 +624,134 @@ static void check_dense(void)
             check_dense_shape(types[t], n, n % 2 ? 576 : 1029);
         printf("%s dense %s\n", failed == before ? "ok  " : "FAIL", dtype_name(types[t]));
     }
+}
+
+/* ---- bf16 in 12 bits ---- */
+
+/* What bf12.h says of element (r, k) of a panel. */
+static uint16_t bf12_element(const struct bf12_matrix *m, const uint8_t *panel, int r, int64_t k)
+{
+    const struct bf12_rest *rest = bf12_rest(m, panel);
+    for (uint32_t i = 0; i < rest->count; i++)
+        if (rest->element[i].row == r && rest->element[i].col == k)
+            return rest->element[i].bits;
+    const uint8_t *block = panel + BF12_TABLES + k / 32 * BF12_BLOCK;
+    const int quad = (int)(k % 32) / 4, at = r / 4 * 16 + (int)(k % 4) * 4 + r % 4;
+    const int code = block[BF12_CODES + quad / 2 * 64 + at] >> quad % 2 * 4 & 15;
+    return (uint16_t)(panel[r / 4 * 16 + code] << 8 | block[quad * 64 + at]);
+}
+
+/* Numbers of all sorts, `far` in a thousand of them far from the others: zeros of both signs, denormals, large ones. */
+static uint16_t random_bf16(int far)
+{
+    const uint32_t kind = random_u32() % 1000;
+    if ((int)kind < far)
+        return (uint16_t)(random_u32() % 0x7f80 | random_u32() % 2 << 15);
+    if (kind >= 990)
+        return (uint16_t)(random_u32() % 2 << 15 | (kind >= 995 ? random_u32() % 3 : 0));
+    return (uint16_t)((random_u32() % (14 << 7) + (112 << 7)) | random_u32() % 2 << 15);
+}
+
+/* The panels of w, in memory that ends with them. */
+static void check_bf12_kernels(const struct bf12_matrix *m, const struct quant_view *v)
+{
+    struct guarded w = guarded_new((size_t)m->panels * m->panel_bytes);
+    struct guarded x = guarded_new((size_t)(DENSE_MOST * v->cols) * 4);
+    float *xs = (float *)(void *)x.p;
+    memcpy(w.p, m->panel, (size_t)m->panels * m->panel_bytes);
+    for (int64_t i = 0; i < DENSE_MOST * v->cols; i++)
+        xs[i] = random_float();
+    for (int i = 0; i < isa_count; i++) {
+        const struct matmul_kernels *k = &isas[i].k;
+        double max = 0;
+        int same = k->bf12 && (i == 0 || (k->bf12 != isas[0].k.bf12 && k->many_bf12));
+        for (int64_t p = 0; p < m->panels && same; p++) {
+            const uint8_t *panel = w.p + (size_t)p * m->panel_bytes;
+            float y[DENSE_MOST * PANEL_ROWS], y1[DENSE_MOST * PANEL_ROWS];
+            k->bf12(panel, v->cols, xs, v->cols, DENSE_MOST, y);
+            for (int t = DENSE_MOST - 1; t >= 0; t--) {
+                k->bf12(panel, v->cols, xs + t * v->cols, v->cols, DENSE_MOST - t, y1);
+                same &= !memcmp(y + t * PANEL_ROWS, y1, (size_t)(DENSE_MOST - t) * PANEL_ROWS * sizeof *y);
+            }
+            const struct many many = {NULL, k->many_bf12, panel, 0, PANEL_ROWS, BF12_SUMS, v->cols};
+            if (k->many_bf12)
+                same &= many_are_same(k, &many, xs, y);
+            for (int t = 0; t < DENSE_MOST; t++)
+                for (int r = 0; r < PANEL_ROWS; r++) {
+                    double sum = 0, bound = 1e-30;
+                    for (int64_t c = 0; c < v->cols; c++) {
+                        const uint8_t *block = panel + BF12_TABLES + c / 32 * BF12_BLOCK;
+                        const int quad = (int)(c % 32) / 4, at = r / 4 * 16 + (int)(c % 4) * 4 + r % 4;
+                        const int code = block[BF12_CODES + quad / 2 * 64 + at] >> quad % 2 * 4 & 15;
+                        double e =
+                            (double)fp_from_bf16((uint16_t)(panel[r / 4 * 16 + code] << 8 | block[quad * 64 + at]));
+                        sum += e * xs[t * v->cols + c];
+                        bound += fabs(e * xs[t * v->cols + c]);
+                    }
+                    double err = fabs(y[t * PANEL_ROWS + r] - sum) / bound;
+                    max = err > max || isnan(err) ? err : max;
+                }
+        }
+        char what[64], detail[96];
+        snprintf(what, sizeof what, "bf12 %lldx%lld", (long long)v->rows, (long long)v->cols);
+        snprintf(detail, sizeof detail, "error %.1e%s", max, same ? "" : ", depends on the batch");
+        report(max <= 2e-6 && same, what, isas[i].name, detail);
+    }
+    guarded_free(&w);
+    guarded_free(&x);
+}
+
+/* far: see random_bf16; packed: whether they are few enough. */
+static void check_bf12_shape(struct cpu_backend *b, int64_t rows, int64_t cols, int far, int packed)
+{
+    struct matrix m;
+    struct bf12_matrix first = {0};
+    char what[64];
+    matrix_new(&m, quant_dense(DT_BF16), rows, cols, 1, DT_F16);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        uint16_t bits = random_bf16(far);
+        memcpy(m.data + 1 + 2 * i, &bits, 2);
+    }
+    snprintf(what, sizeof what, "bf12 %lldx%lld, %d of 1000 far", (long long)rows, (long long)cols, far);
+    for (int i = 0; i < isa_count; i++) {
+        struct weight w = m.w;
+        struct tlm_error e = {0};
+        b->matmul = isas[i].k;
+        int ok = cpu_weight_load(&b->base, &w, &e) == TLM_OK && !!w.device == packed;
+        report(ok, what, isas[i].name, e.message);
+        if (!ok || !packed)
+            continue;
+        const struct bf12_matrix *to = w.device;
+        for (int64_t r = 0; r < to->panels * PANEL_ROWS; r++)
+            for (int64_t k = 0; k < to->blocks * 32; k++) {
+                const uint16_t want = r < rows && k < cols ? load_u16(m.data + 1 + 2 * (r * cols + k)) : 0;
+                ok &= bf12_element(to, to->panel + (size_t)(r / 16) * to->panel_bytes, (int)(r % 16), k) == want;
+            }
+        report(ok, "bf12 holds every bit", isas[i].name, what);
+        if (i == 0)
+            first = *to;
+        else
+            report(!memcmp(first.panel, to->panel, (size_t)to->panels * to->panel_bytes), "bf12 packs alike",
+                   isas[i].name, what);
+        if (i == 0)
+            check_bf12_kernels(to, &m.w.view);
+    }
+    cpu_slabs_free(b);
+    matrix_free(&m);
+}
+
+static void check_bf12(struct cpu_backend *b)
+{
+    long before = failed;
+    for (int64_t cols = 32; cols <= 99; cols += EVERY)
+        check_bf12_shape(b, 16 + cols % 23, cols, (int)(cols % 3), 1);
+    check_bf12_shape(b, 49, 576, 1, 1);
+    check_bf12_shape(b, 33, 1029, 0, 1);
+    check_bf12_shape(b, 64, 2080, 1, 1);
+    check_bf12_shape(b, 64, 2080, 100, 0);
+    check_bf12_shape(b, 15, 2080, 0, 0); /* less than a panel */
+    check_bf12_shape(b, 64, 31, 0, 0);   /* less than a block */
+    printf("%s bf16 in 12 bits\n", failed == before ? "ok  " : "FAIL");
 }
 
 /* ---- activations ---- */
@@ -661,9 +808,9 @@ static struct tensor matrix_tensor(float *data, int64_t rows, int64_t cols)
  * time, and near the double-precision result. */
 static void check_linear_cols(struct cpu_backend *b, const struct isa *s, int64_t cols)
 {
-    enum { N = 5, TOKENS_MAX = 101 };
-    static const char *const names[N] = {"q4_k", "bf16", "q6_k", "fp8", "affine4"};
-    static const int64_t rows[N] = {40, 33, 16, 50, 7};
+    enum { N = 7, TOKENS_MAX = 101 };
+    static const char *const names[N] = {"q4_k", "bf16", "q6_k", "fp8", "affine4", "bf16", "f16"};
+    static const int64_t rows[N] = {40, 33, 16, 50, 7, 9, 20}; /* bf16 of less than a panel is not packed */
     static const int tokens[] = {2, 3, 8, 9, 23, TOKENS_MAX};
     struct matrix m[N];
     struct weight bias = {.uses = WEIGHT_VECTOR};
@@ -749,6 +896,15 @@ static void check_nan(struct cpu_backend *b, const struct isa *s)
     matrix_new(&m, quant_by_name("fp8"), 20, 256, 128, DT_F32);
     m.data[1 + 3 * 256 + 200] = 0xff;
     int ok = cpu_weight_load(&b->base, &m.w, &e) == TLM_OK;
+    cpu_linear(&b->base, &yp, &xt, &w, NULL, 1);
+    for (int i = 0; i < 20; i++)
+        ok &= !!isnan(out[i]) == (i == 3);
+    cpu_weight_unload(&b->base, &m.w);
+    matrix_free(&m);
+    matrix_new(&m, quant_by_name("bf16"), 20, 256, 1, DT_F16);
+    m.data[1 + (3 * 256 + 200) * 2 + 1] = 0xff;
+    m.data[1 + (3 * 256 + 200) * 2] = 0xc0;
+    ok &= cpu_weight_load(&b->base, &m.w, &e) == TLM_OK && m.w.device;
     cpu_linear(&b->base, &yp, &xt, &w, NULL, 1);
     for (int i = 0; i < 20; i++)
         ok &= !!isnan(out[i]) == (i == 3);
@@ -864,7 +1020,9 @@ static void bench_format(struct cpu_backend *b, const struct isa *s, const char 
     size_t bytes = m.w.device_bytes ? m.w.device_bytes : quant_view_bytes(&m.w.view);
     decode = time_linear(b, &m.w, 1);
     m.w.view.rows = 1024;
-    if (m.w.device) {
+    if (m.w.device && q->code == QUANT_DENSE) {
+        ((struct bf12_matrix *)m.w.device)->panels = 64;
+    } else if (m.w.device) {
         struct packed_weight *p = m.w.device;
         p->layout.rows = 1024;
         p->layout.panels = 64;
@@ -942,6 +1100,7 @@ int main(int argc, char **argv)
             if (threads == 1) {
                 check_acts();
                 check_dense();
+                check_bf12(&b);
                 check_panels(&b);
             }
             check_linear(&b);

@@ -7,8 +7,8 @@
 #include "base/pool.h"
 
 enum {
-    CHUNK = 512,     /* inputs at a time */
-    GROUPS = 4,      /* of rows that share a table */
+    CHUNK = 512, /* inputs at a time */
+    GROUPS = 4,  /* of rows that share a table */
     GROUP_ROWS = PANEL_ROWS / GROUPS,
     RANGE = 7,       /* upper bytes in a table, without the sign */
     UPPER = 128,     /* of those there are */
@@ -78,7 +78,7 @@ static bool split(const uint8_t *p, int64_t n, int below, uint8_t *low, uint8_t 
         uint16_t bits = load_u16(p + 2 * k);
         uint8_t upper = bits >> 8 & 0x7f, at = (uint8_t)(upper - below);
         uint8_t is_zero = upper == 0, fits = (uint8_t)(at - 1) < RANGE;
-        uint8_t keep = (uint8_t)-(is_zero | fits);
+        uint8_t keep = (uint8_t) - (is_zero | fits);
         low[k] = (uint8_t)bits & keep;
         codes[k] = (uint8_t)((fits ? at : 0) | (bits >> 12 & 8)) & keep;
         elsewhere |= (uint8_t)~keep;

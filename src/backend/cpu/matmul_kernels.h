@@ -63,7 +63,8 @@ typedef void matmul_dense_fn(const uint8_t *w, size_t row_bytes, int n, int64_t 
 /* The same for more tokens, x as matmul_dense_inputs() lays it out. The sums are the same, bit for bit. */
 typedef void matmul_dense_many_fn(const uint8_t *w, size_t row_bytes, int n, int64_t cols, const float *x, int tokens,
                                   float *y);
-/* A panel of a bf12 matrix, without its rest, times `tokens` rows of x: y [tokens, 16]; and the same for more tokens. */
+/* A panel of a bf12 matrix, without its rest, times `tokens` rows of x: y [tokens, 16]; and the same for more tokens.
+ */
 typedef void matmul_bf12_fn(const uint8_t *panel, int64_t cols, const float *x, int64_t x_stride, int tokens, float *y);
 typedef void matmul_bf12_many_fn(const uint8_t *panel, int64_t cols, const float *x, int tokens, float *y);
 
@@ -74,9 +75,9 @@ struct matmul_kernels {
     matmul_dense_many_fn *many_f32, *many_f16, *many_bf16; /* NULL: the set has none */
     matmul_bf12_fn *bf12;
     matmul_bf12_many_fn *many_bf12; /* NULL: none */
-    int lanes;                                             /* of a vector */
-    int tile_many;                                         /* tokens whose sums the latter keep in registers */
-    int tile_float;                                        /* tokens per tile of act_f32, at most MATMUL_TILE_MAX */
+    int lanes;                      /* of a vector */
+    int tile_many;                  /* tokens whose sums the latter keep in registers */
+    int tile_float;                 /* tokens per tile of act_f32, at most MATMUL_TILE_MAX */
 
     /* cols inputs of one token into every `stride`-th block, zeros up to
      * `blocks` blocks. Inputs that are not finite give NaN scales. */
@@ -91,9 +92,9 @@ struct matmul_kernels {
 };
 
 /* Dense kernels sum inputs l, sums + l, 2 * sums + l ... of a row apart, and then these sums. There are as many as a
- * vector has lanes, or BF12_SUMS. For many tokens rows are lanes, one l is summed after another, and inputs come in that
- * order: by MATMUL_DENSE_INPUTS inputs (zeros up to whole steps of `sums`), in them by l, by tiles of tokens, by step,
- * by token of the tile. */
+ * vector has lanes, or BF12_SUMS. For many tokens rows are lanes, one l is summed after another, and inputs come in
+ * that order: by MATMUL_DENSE_INPUTS inputs (zeros up to whole steps of `sums`), in them by l, by tiles of tokens, by
+ * step, by token of the tile. */
 static inline int matmul_dense_tiles(int tokens, int most)
 {
     return (tokens + most - 1) / most;
