@@ -18,7 +18,7 @@ enum { PARTS = PANEL_ROWS / VF_LANES, QUADS = PANEL_BLOCK / 4, VECTOR = 4 * PANE
 /* Weights are read once, faster than the processor's own prefetching foresees: it stops at the ends of pages and begins
  * each anew. So a kernel that is bound by them asks for what it will read this many bytes later; behind the last panel
  * that is memory of others or none, which does no harm. */
-enum { FETCH_AHEAD = 4096, FETCH_AHEAD_PANELS = 1024 /* of each of several panels that are read side by side */ };
+enum { FETCH_AHEAD = 2048, FETCH_AHEAD_PANELS = 1024 /* of each of several panels that are read side by side */ };
 
 ALWAYS_INLINE void fetch(const uint8_t *p, int64_t bytes)
 {
@@ -26,83 +26,37 @@ ALWAYS_INLINE void fetch(const uint8_t *p, int64_t bytes)
         __builtin_prefetch(p + i);
 }
 
-/* Adds the upper bits of 3, 5 and 6 bit codes; `low` is how many bits they go
- * above. */
-ALWAYS_INLINE void unpack_1_bit(const uint8_t *p, int low, vq c[QUADS])
+/* n bits of every byte from bit `from` on, to bit `to`. */
+ALWAYS_INLINE vq move_bits(vq v, int n, int from, int to)
 {
-    const vq mask = vq_set1(1 << low), v = vq_load(p);
-    for (int i = 0; i < QUADS; i++) {
-        vq b = i < low ? vq_shl(v, low - i) : i > low ? vq_shr(v, i - low) : v;
-        c[i] = vq_or(c[i], vq_and(b, mask));
+    v = from < to ? vq_shl(v, to - from) : from > to ? vq_shr(v, from - to) : v;
+    return vq_and(v, vq_set1(((1 << n) - 1) << to));
+}
+
+/* Quads 2 * pair and the next of one block, one part; p points at the part. */
+ALWAYS_INLINE void unpack_pair(enum panel_code code, const uint8_t *p, vq table, int pair, vq c[2])
+{
+    const int bits = code == PANEL_U2 || code == PANEL_U3 ? 2 : code == PANEL_S8 || code == PANEL_E8 ? 8 : 4;
+    const int per = 8 / bits; /* quads of the low plane's vector */
+    for (int i = 0, q = 2 * pair; i < 2; i++, q++) {
+        c[i] = vq_load(p + q / per * VECTOR);
+        if (bits < 8)
+            c[i] = move_bits(c[i], bits, q % per * bits, 0);
+        if (code == PANEL_U3)
+            c[i] = vq_or(c[i], move_bits(vq_load(p + 2 * VECTOR), 1, q, 2));
+        if (code == PANEL_U5)
+            c[i] = vq_or(c[i], move_bits(vq_load(p + 4 * VECTOR), 1, q, 4));
+        if (code == PANEL_U6)
+            c[i] = vq_or(c[i], move_bits(vq_load(p + (4 + q / 4) * VECTOR), 2, q % 4 * 2, 4));
+        if (code == PANEL_T4 || code == PANEL_T4S)
+            c[i] = vq_lookup(table, c[i]);
     }
 }
 
-ALWAYS_INLINE void unpack_high_2_bits(const uint8_t *p, vq c[QUADS])
-{
-    const vq mask = vq_set1(0x30);
-    for (int i = 0; i < 2; i++) {
-        vq v = vq_load(p + i * VECTOR);
-        c[4 * i] = vq_or(c[4 * i], vq_and(vq_shl(v, 4), mask));
-        c[4 * i + 1] = vq_or(c[4 * i + 1], vq_and(vq_shl(v, 2), mask));
-        c[4 * i + 2] = vq_or(c[4 * i + 2], vq_and(v, mask));
-        c[4 * i + 3] = vq_or(c[4 * i + 3], vq_and(vq_shr(v, 2), mask));
-    }
-}
-
-ALWAYS_INLINE void unpack_2_bits(const uint8_t *p, vq c[QUADS])
-{
-    const vq mask = vq_set1(3);
-    for (int i = 0; i < 2; i++) {
-        vq v = vq_load(p + i * VECTOR);
-        c[4 * i] = vq_and(v, mask);
-        for (int j = 1; j < 4; j++)
-            c[4 * i + j] = vq_and(vq_shr(v, 2 * j), mask);
-    }
-}
-
-ALWAYS_INLINE void unpack_4_bits(const uint8_t *p, vq c[QUADS])
-{
-    const vq mask = vq_set1(15);
-    for (int i = 0; i < 4; i++) {
-        vq v = vq_load(p + i * VECTOR);
-        c[2 * i] = vq_and(v, mask);
-        c[2 * i + 1] = vq_and(vq_shr(v, 4), mask);
-    }
-}
-
-/* The quads of one block, one part; p points at the part. */
 ALWAYS_INLINE void unpack(enum panel_code code, const uint8_t *p, vq table, vq c[QUADS])
 {
-    switch (code) {
-    case PANEL_U2:
-        unpack_2_bits(p, c);
-        return;
-    case PANEL_U3:
-        unpack_2_bits(p, c);
-        unpack_1_bit(p + 2 * VECTOR, 2, c);
-        return;
-    case PANEL_U4:
-        unpack_4_bits(p, c);
-        return;
-    case PANEL_U5:
-        unpack_4_bits(p, c);
-        unpack_1_bit(p + 4 * VECTOR, 4, c);
-        return;
-    case PANEL_U6:
-        unpack_4_bits(p, c);
-        unpack_high_2_bits(p + 4 * VECTOR, c);
-        return;
-    case PANEL_T4:
-    case PANEL_T4S:
-        unpack_4_bits(p, c);
-        for (int i = 0; i < QUADS; i++)
-            c[i] = vq_lookup(table, c[i]);
-        return;
-    default:
-        for (int i = 0; i < QUADS; i++)
-            c[i] = vq_load(p + i * VECTOR);
-        return;
-    }
+    for (int pair = 0; pair < QUADS / 2; pair++)
+        unpack_pair(code, p, table, pair, c + 2 * pair);
 }
 
 /* Scales and offsets of one block, one part: one of each, or two for groups of
@@ -209,24 +163,11 @@ ALWAYS_INLINE vf int_add(vf y, vi dot, const struct act_q16 *x, const struct fac
     return y;
 }
 
-/* One block, one part, one token. */
-ALWAYS_INLINE vf int_step(vf y, const vq c[QUADS], const struct act_q16 *x, const struct factors *f, int bias,
-                          enum panel_code code, enum panel_scale scale, int group)
+ALWAYS_INLINE void int_codes(enum panel_code code, const uint8_t *p, vq table, int pair, vq c[2])
 {
-    const int groups = group == 16 ? 2 : 1, quads = QUADS / groups;
-    for (int g = 0; g < groups; g++) {
-        vi start = vi_set1(int_start(x, g, bias, code, scale, group));
-        vi d = vq_dot(c + g * quads, quads, x->hi + g * quads * 4, x->lo + g * quads * 4, start, dot_kind(code));
-        y = int_add(y, d, x, f, g, scale, group);
-    }
-    return y;
-}
-
-ALWAYS_INLINE void int_codes(enum panel_code code, const uint8_t *p, vq table, vq c[QUADS])
-{
-    unpack(code, p, table, c);
+    unpack_pair(code, p, table, pair, c);
     if (dot_kind(code) == DOT_SIGNED)
-        for (int i = 0; i < QUADS; i++)
+        for (int i = 0; i < 2; i++)
             c[i] = vq_signed(c[i]);
 }
 
@@ -312,10 +253,12 @@ ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, 
         struct factors f[PARTS];
         fetch(codes + FETCH_AHEAD_PANELS, l->block_bytes);
         for (int p = 0; p < PARTS; p++) {
-            vq c[QUADS];
-            int_codes(code, codes + p * VQ_BYTES, table, c);
-            for (int k = 0; k < PAIRS; k++)
-                w[k][p] = vq_words(c[k / 2], dot_kind(code) == DOT_SIGNED, k & 1);
+            for (int pair = 0; pair < QUADS / 2; pair++) {
+                vq c[2];
+                int_codes(code, codes + p * VQ_BYTES, table, pair, c);
+                for (int k = 0; k < 4; k++)
+                    w[4 * pair + k][p] = vq_words(c[k / 2], dot_kind(code) == DOT_SIGNED, k & 1);
+            }
             f[p] = load_factors(l, unit, b, p, scale, group);
         }
         if (has_offset(scale))
@@ -327,6 +270,22 @@ ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, 
 
 #else
 
+/* One block, one part, one token. */
+ALWAYS_INLINE vf int_step(vf y, vq c[QUADS / 2][2], const struct act_q16 *x, const struct factors *f, int bias,
+                          enum panel_code code, enum panel_scale scale, int group)
+{
+    const int groups = group == 16 ? 2 : 1, pairs = QUADS / 2 / groups;
+    for (int g = 0; g < groups; g++) {
+        struct vq_sums sums = vq_sums();
+        for (int k = 0; k < pairs; k++)
+            vq_sums_add(&sums, c[g * pairs + k], x->hi + 8 * (g * pairs + k), x->lo + 8 * (g * pairs + k), k,
+                        dot_kind(code));
+        vi start = vi_set1(int_start(x, g, bias, code, scale, group));
+        y = int_add(y, vq_sums_total(&sums, start, dot_kind(code)), x, f, g, scale, group);
+    }
+    return y;
+}
+
 ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, int b, int panels,
                              const struct act_q16 *x, int tokens, float *y, vq table, int bias, enum panel_code code,
                              enum panel_scale scale, int group)
@@ -334,10 +293,11 @@ ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, 
     for (int i = 0; i < panels; i++, unit += l->panel_bytes, y += tokens * PANEL_ROWS)
         for (int part = 0; part < PARTS; part++) {
             const uint8_t *codes = unit + l->header_bytes + b * l->block_bytes + part * VQ_BYTES;
-            vq c[QUADS];
+            vq c[QUADS / 2][2];
             if (part == 0)
                 fetch(codes + FETCH_AHEAD_PANELS, l->block_bytes);
-            int_codes(code, codes, table, c);
+            for (int pair = 0; pair < QUADS / 2; pair++)
+                int_codes(code, codes, table, pair, c[pair]);
             struct factors f = load_factors(l, unit, b, part, scale, group);
             for (int t = 0; t < tokens; t++) {
                 float *out = y + t * PANEL_ROWS + part * VF_LANES;
@@ -347,6 +307,37 @@ ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, 
 }
 
 #endif
+
+/* One block of a panel by one token. Both parts take turns, so that activations are loaded once and codes are used up
+ * as they are unpacked: there are not registers for more. */
+ALWAYS_INLINE void int_block_1(const struct panel_layout *l, const uint8_t *unit, const uint8_t *codes, int b,
+                               const struct act_q16 *x, vf y[PARTS], vq table, int bias, enum panel_code code,
+                               enum panel_scale scale, int group)
+{
+    const int groups = group == 16 ? 2 : 1, pairs = QUADS / 2 / groups;
+#pragma GCC unroll 2
+    for (int g = 0; g < groups; g++) {
+        struct vq_sums sums[PARTS];
+        for (int p = 0; p < PARTS; p++)
+            sums[p] = vq_sums();
+#pragma GCC unroll 4
+        for (int k = 0; k < pairs; k++) {
+            const int pair = g * pairs + k;
+#pragma GCC unroll 4
+            for (int p = 0; p < PARTS; p++) {
+                vq c[2];
+                int_codes(code, codes + p * VQ_BYTES, table, pair, c);
+                vq_sums_add(&sums[p], c, x->hi + 8 * pair, x->lo + 8 * pair, k, dot_kind(code));
+            }
+        }
+#pragma GCC unroll 4
+        for (int p = 0; p < PARTS; p++) {
+            const struct factors f = load_factors(l, unit, b, p, scale, group);
+            const vi start = vi_set1(int_start(x, g, bias, code, scale, group));
+            y[p] = int_add(y[p], vq_sums_total(&sums[p], start, dot_kind(code)), x, &f, g, scale, group);
+        }
+    }
+}
 
 /* One panel by one token. */
 ALWAYS_INLINE void panel_int_1(const struct panel_layout *l, const uint8_t *p, const struct act_q16 *x, float *y,
@@ -362,12 +353,7 @@ ALWAYS_INLINE void panel_int_1(const struct panel_layout *l, const uint8_t *p, c
         p += header;
         for (int b = 0; b < blocks; b++, p += block, x++) {
             fetch(p + FETCH_AHEAD, block);
-            for (int i = 0; i < PARTS; i++) {
-                vq c[QUADS];
-                int_codes(code, p + i * VQ_BYTES, table, c);
-                struct factors f = load_factors(l, unit, b, i, scale, group);
-                acc[i] = int_step(acc[i], c, x, &f, bias, code, scale, group);
-            }
+            int_block_1(l, unit, p, b, x, acc, table, bias, code, scale, group);
         }
     }
     for (int i = 0; i < PARTS; i++)

@@ -6,18 +6,19 @@
  *   vi_round to the nearest integer, ties to even
  *   vi_store_i8  values are within -128 .. 127
  *   vq_shr   bits move within bytes or across them, so the result needs a mask
- *   vq_dot   init + sum over n quads (4 or 8) of 4 codes x 4 activations of 16 bits,
- *            256 * hi + lo, per row
+ *   vq_sums  sums over quads of 4 codes x 4 activations of 16 bits, 256 * hi + lo, per row;
+ *            vq_sums_add for the quads 2 * pair and 2 * pair + 1, whose activations are
+ *            given, in sequence from pair 0; vq_sums_total gives init + them
  *   vq_words where SIMD_WORDS is defined: bytes 0, 2 (odd: 1, 3) of every row as
  *            16-bit integers, and vq_word_dot multiplies them by two such activations
  *            in every row and adds the sum; vi_in_order keeps the compiler from regrouping
  *            such additions, for which there are not enough registers
  *
- * vq_dot takes codes as DOT_SIGNED says: signed bytes. The others promise that
+ * Codes are signed bytes where DOT_SIGNED says so. The others promise that
  * codes are not negative and at most 2^b - 1 (or 2^5 for DOT_5), which lets
  * 16-bit sums of several quads pass without overflow:
  * 2 * 127 * 15 * 8 = 30480, 2 * 127 * 32 * 4 = 32512, 2 * 127 * 63 * 2 = 32004.
- * Where SIMD_WORDS is defined vq_dot is made of these: vq_sign (x, negated where c is
+ * Where SIMD_WORDS is defined vq_sums are made of these: vq_sign (x, negated where c is
  * negative), vq_abs, vq_byte_products (of unsigned c and signed x, sums of two in 16
  * bits), vq_add_words and vq_word_dot.
  *
@@ -134,15 +135,20 @@ ALWAYS_INLINE void vi_store_i8(int8_t *p, vi a) { _mm_storeu_si128((__m128i *)p,
 enum { VQ_SIGNED_BIAS = 128 };
 ALWAYS_INLINE vq vq_signed(vq a) { return _mm512_xor_si512(a, _mm512_set1_epi8((char)0x80)); }
 
-ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, vi init, enum dot d)
+struct vq_sums { vi hi, lo; };
+ALWAYS_INLINE struct vq_sums vq_sums(void) { return (struct vq_sums){vi_set1(0), vi_set1(0)}; }
+ALWAYS_INLINE void vq_sums_add(struct vq_sums *s, const vq c[2], const int8_t *hi, const int8_t *lo, int pair, enum dot d)
+{
+    (void)pair, (void)d;
+    for (int i = 0; i < 2; i++) {
+        s->hi = _mm512_dpbusd_epi32(s->hi, c[i], _mm512_set1_epi32(quad_load(hi, i)));
+        s->lo = _mm512_dpbusd_epi32(s->lo, c[i], _mm512_set1_epi32(quad_load(lo, i)));
+    }
+}
+ALWAYS_INLINE vi vq_sums_total(const struct vq_sums *s, vi init, enum dot d)
 {
     (void)d;
-    vi h = vi_set1(0);
-    for (int i = 0; i < n; i++) {
-        h = _mm512_dpbusd_epi32(h, c[i], _mm512_set1_epi32(quad_load(hi, i)));
-        init = _mm512_dpbusd_epi32(init, c[i], _mm512_set1_epi32(quad_load(lo, i)));
-    }
-    return vi_add(init, vi_shl(h, 8));
+    return vi_add(vi_add(init, s->lo), vi_shl(s->hi, 8));
 }
 
 #else
@@ -514,32 +520,44 @@ enum { VQ_SIGNED_BIAS = 0 };
 ALWAYS_INLINE vq vq_signed(vq a) { return a; }
 
 /* All codes fit a signed byte, so there is one way for all. */
-ALWAYS_INLINE vi vq_dot_plane(const vq *c, int n, const int8_t *x, vi init)
+struct vq_sums { vi hi[2], lo[2]; }; /* two partial sums per row */
+ALWAYS_INLINE struct vq_sums vq_sums(void)
+{
+    const vi zero = vdupq_n_s32(0);
+    return (struct vq_sums){{zero, zero}, {zero, zero}};
+}
+ALWAYS_INLINE void vq_sums_plane(vi sum[2], const vq c[2], const int8_t *x)
 {
 #ifdef __ARM_FEATURE_DOTPROD
-    for (int i = 0; i < n; i += 4) {
-        int8x16_t q = vld1q_s8(x + 4 * i);
-        init = vdotq_laneq_s32(init, vreinterpretq_s8_u8(c[i]), q, 0);
-        init = vdotq_laneq_s32(init, vreinterpretq_s8_u8(c[i + 1]), q, 1);
-        init = vdotq_laneq_s32(init, vreinterpretq_s8_u8(c[i + 2]), q, 2);
-        init = vdotq_laneq_s32(init, vreinterpretq_s8_u8(c[i + 3]), q, 3);
-    }
-    return init;
+    int8x8_t q = vld1_s8(x);
+    sum[0] = vdotq_lane_s32(sum[0], vreinterpretq_s8_u8(c[0]), q, 0);
+    sum[1] = vdotq_lane_s32(sum[1], vreinterpretq_s8_u8(c[1]), q, 1);
 #else
-    int32x4_t lo = vdupq_n_s32(0), hi = lo; /* two partial sums per row */
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < 2; i++) {
         int8x16_t w = vreinterpretq_s8_u8(c[i]), q = vreinterpretq_s8_s32(vdupq_n_s32(quad_load(x, i)));
-        lo = vpadalq_s16(lo, vmull_s8(vget_low_s8(w), vget_low_s8(q)));
-        hi = vpadalq_s16(hi, vmull_high_s8(w, q));
+        sum[0] = vpadalq_s16(sum[0], vmull_s8(vget_low_s8(w), vget_low_s8(q)));
+        sum[1] = vpadalq_s16(sum[1], vmull_high_s8(w, q));
     }
-    return vaddq_s32(init, vpaddq_s32(lo, hi));
 #endif
 }
-ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, vi init, enum dot d)
+ALWAYS_INLINE vi vq_sums_of_rows(const vi sum[2])
+{
+#ifdef __ARM_FEATURE_DOTPROD
+    return vaddq_s32(sum[0], sum[1]);
+#else
+    return vpaddq_s32(sum[0], sum[1]);
+#endif
+}
+ALWAYS_INLINE void vq_sums_add(struct vq_sums *s, const vq c[2], const int8_t *hi, const int8_t *lo, int pair, enum dot d)
+{
+    (void)pair, (void)d;
+    vq_sums_plane(s->hi, c, hi);
+    vq_sums_plane(s->lo, c, lo);
+}
+ALWAYS_INLINE vi vq_sums_total(const struct vq_sums *s, vi init, enum dot d)
 {
     (void)d;
-    vi h = vq_dot_plane(c, n, hi, vi_set1(0));
-    return vq_dot_plane(c, n, lo, vi_add(init, vi_shl(h, 8)));
+    return vi_add(vi_add(init, vq_sums_of_rows(s->lo)), vi_shl(vq_sums_of_rows(s->hi), 8));
 }
 
 typedef int16x8_t vw;
@@ -621,30 +639,53 @@ ALWAYS_INLINE void run_levels(vw out[8], const uint8_t *in, int bits, vt t)
 /* clang-format on */
 
 #ifdef SIMD_WORDS
-/* One plane, times unit. */
-ALWAYS_INLINE vi vq_dot_plane(const vq *c, int n, const int8_t *x, vi init, enum dot d, int unit)
+struct vq_sums {
+    vq hi, lo; /* sums of 16 bits, of the quads since the total grew */
+    vi total;
+};
+
+ALWAYS_INLINE struct vq_sums vq_sums(void)
 {
-    const vq units = vq_set1_word(unit);
-    if (d == DOT_SIGNED) {
-        for (int i = 0; i < n; i++) {
-            vq s = vq_sign(vq_set_quad(quad_load(x, i)), c[i]);
-            init = vq_word_dot(init, vq_byte_products(vq_abs(c[i]), s), units);
-        }
-        return init;
-    }
-    const int step = d == DOT_4 ? 8 : d == DOT_5 ? 4 : 2;
-    for (int i = 0; i < n; i += step) {
-        vq s = vq_byte_products(c[i], vq_set_quad(quad_load(x, i)));
-        for (int j = i + 1; j < i + step && j < n; j++)
-            s = vq_add_words(s, vq_byte_products(c[j], vq_set_quad(quad_load(x, j))));
-        init = vq_word_dot(init, s, units);
-    }
-    return init;
+    return (struct vq_sums){vq_set1(0), vq_set1(0), vi_set1(0)};
 }
 
-ALWAYS_INLINE vi vq_dot(const vq *c, int n, const int8_t *hi, const int8_t *lo, vi init, enum dot d)
+/* 256 * hi + lo enter the total. */
+ALWAYS_INLINE vi vq_sums_flush(const struct vq_sums *s)
 {
-    return vq_dot_plane(c, n, lo, vq_dot_plane(c, n, hi, init, d, 256), d, 1);
+    return vq_word_dot(vq_word_dot(s->total, s->hi, vq_set1_word(256)), s->lo, vq_set1_word(1));
+}
+
+ALWAYS_INLINE void vq_sums_add(struct vq_sums *s, const vq c[2], const int8_t *hi, const int8_t *lo, int pair,
+                               enum dot d)
+{
+    if (d == DOT_SIGNED) {
+        for (int i = 0; i < 2; i++) {
+            const vq size = vq_abs(c[i]);
+            s->hi = vq_byte_products(size, vq_sign(vq_set_quad(quad_load(hi, i)), c[i]));
+            s->lo = vq_byte_products(size, vq_sign(vq_set_quad(quad_load(lo, i)), c[i]));
+            s->total = vi_in_order(vq_sums_flush(s));
+        }
+        return;
+    }
+    const int pairs = d == DOT_4 ? 4 : d == DOT_5 ? 2 : 1; /* that 16 bits hold */
+    const vq h = vq_add_words(vq_byte_products(c[0], vq_set_quad(quad_load(hi, 0))),
+                              vq_byte_products(c[1], vq_set_quad(quad_load(hi, 1))));
+    const vq l = vq_add_words(vq_byte_products(c[0], vq_set_quad(quad_load(lo, 0))),
+                              vq_byte_products(c[1], vq_set_quad(quad_load(lo, 1))));
+    if (pair % pairs) {
+        s->hi = vi_in_order(vq_add_words(s->hi, h));
+        s->lo = vi_in_order(vq_add_words(s->lo, l));
+        return;
+    }
+    if (pair)
+        s->total = vi_in_order(vq_sums_flush(s));
+    s->hi = h;
+    s->lo = l;
+}
+
+ALWAYS_INLINE vi vq_sums_total(const struct vq_sums *s, vi init, enum dot d)
+{
+    return vi_add(init, d == DOT_SIGNED ? s->total : vq_sums_flush(s));
 }
 #endif
 
