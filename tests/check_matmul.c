@@ -338,11 +338,13 @@ static double worst(const struct panel_case *c, const float *y, const double *re
     return max;
 }
 
-/* y [TOKENS - 1, padded] over tiles of `tile` tokens, for integer kernels in calls of as many panels. */
-static void run_tiles(const struct panel_case *c, const struct matmul_kernels *k, int integer, int tile, float *y)
+/* y [TOKENS - 1, padded] over tiles of `tile` tokens, for integer kernels in calls of `most` panels. */
+static void run_tiles(const struct panel_case *c, const struct matmul_kernels *k, int integer, int tile, int most,
+                      float *y)
 {
     const struct panel_layout *l = &c->packed->layout;
-    int g = l->group > 16, most = integer && tile < MATMUL_PANELS_INT ? tile : integer ? MATMUL_PANELS_INT : 1;
+    int g = l->group > 16;
+    most = !integer ? 1 : most < MATMUL_PANELS_INT ? most : MATMUL_PANELS_INT;
     for (int64_t p = 0; p < l->panels; p += most) {
         const uint8_t *panel = c->panels.p + (size_t)p * l->panel_bytes;
         float out[MATMUL_PANELS_INT * 16 * TOKENS];
@@ -363,9 +365,11 @@ static void check_panel_isa(struct panel_case *c, const struct isa *s, int integ
     float *y = mem_new(bytes), *y1 = mem_new(bytes);
     char detail[160] = "", what[192];
     int same = 1;
-    run_tiles(c, &s->k, integer, most, y);
+    run_tiles(c, &s->k, integer, most, most, y);
+    run_tiles(c, &s->k, integer, 1, MATMUL_PANELS_INT, y1); /* some kernels read panels side by side */
+    same &= !memcmp(y, y1, (size_t)c->padded * sizeof *y);
     for (int tile = 1, next; tile <= most; tile = next) {
-        run_tiles(c, &s->k, integer, tile, y1);
+        run_tiles(c, &s->k, integer, tile, tile, y1);
         same &= !memcmp(y, y1, (size_t)(tile * c->padded) * sizeof *y);
         next = tile + (tile < MATMUL_TILE_MAX ? 1 : 13); /* with all remainders of 4 */
         if (next > most && tile < most)
@@ -458,7 +462,7 @@ static void check_panel_shape(struct cpu_backend *b, const struct quant *q, int6
     for (int integer = 0; integer < 2; integer++) {
         if (integer && l->code == PANEL_E8)
             continue;
-        run_tiles(&c, &isas[0].k, integer, TOKENS - 1, scalar);
+        run_tiles(&c, &isas[0].k, integer, TOKENS - 1, MATMUL_PANELS_INT, scalar);
         for (int i = 0; i < isa_count; i++) {
             int g = l->group > 16;
             int own = integer
@@ -508,7 +512,8 @@ static void check_panels(struct cpu_backend *b)
                             continue;
                         check_panel_shape(b, q, rows[r], cols[c], group, types[t]);
                     }
-        if (!q->group && strcmp(q->name, "bitnet")) { /* one scale per row */
+        check_panel_shape(b, q, 104, 512, q->group ? q->group : 32, DT_F16); /* seven panels */
+        if (!q->group && strcmp(q->name, "bitnet")) {                        /* one scale per row */
             check_panel_shape(b, q, 18, 160, 160, DT_F32);
             check_panel_shape(b, q, 18, 768, 256, DT_F32);
         }

@@ -299,8 +299,10 @@ static void run_pass(struct cpu_backend *b, struct linear_job *j, const struct t
     for (int i = 0; i < j->parts; i++)
         j->panels += j->part[i].panels;
     j->panels_per_task = div_up(j->panels * j->token_blocks, (int64_t)pool_threads(b->base.pool) * TASKS_PER_THREAD);
-    if (j->panels_per_task > MATMUL_PANELS_INT) /* whole calls */
-        j->panels_per_task -= j->panels_per_task % MATMUL_PANELS_INT;
+    /* whole calls, or what kernels take side by side */
+    const int whole = j->panels_per_task > MATMUL_PANELS_INT ? MATMUL_PANELS_INT : MATMUL_PANELS_SIDE;
+    if (j->panels_per_task > whole)
+        j->panels_per_task -= j->panels_per_task % whole;
     j->convert_tokens = min_i64(MATMUL_TILE_INT, div_up(tokens, pool_threads(b->base.pool)));
     if (j->q16 || j->f32 || j->input || j->many)
         pool_run(b->base.pool, (int)div_up(tokens, j->convert_tokens), convert_task, j);

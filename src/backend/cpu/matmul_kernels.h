@@ -43,6 +43,7 @@ struct act_f32 {
 enum {
     MATMUL_TILE_INT = 48,     /* tokens per tile of act_q16 */
     MATMUL_PANELS_INT = 8,    /* panels that share a tile of act_q16 */
+    MATMUL_PANELS_SIDE = 4,   /* panels that some kernels read side by side */
     MATMUL_TILE_MAX = 8,      /* largest tile of act_f32 */
     MATMUL_DENSE_FEW = 3,     /* tokens that take the rows of a dense matrix as they are */
     MATMUL_DENSE_TOKENS = 96, /* per call of a dense kernel for more */

@@ -17,13 +17,26 @@ enum { PARTS = PANEL_ROWS / VF_LANES, QUADS = PANEL_BLOCK / 4, VECTOR = 4 * PANE
 
 /* Weights are read once, faster than the processor's own prefetching foresees: it stops at the ends of pages and begins
  * each anew. So a kernel that is bound by them asks for what it will read this many bytes later; behind the last panel
- * that is memory of others or none, which does no harm. */
-enum { FETCH_AHEAD = 2048, FETCH_AHEAD_PANELS = 1024 /* of each of several panels that are read side by side */ };
+ * that is memory of others or none, which does no harm. Where there is little to compute for a byte, panels are read
+ * side by side instead, which the processor foresees better than one stream. */
+enum {
+    FETCH_AHEAD = 2048,
+    FETCH_AHEAD_SIDE = 512,    /* in each of SIDE panels, by one token */
+    FETCH_AHEAD_PANELS = 1024, /* in each of several, by many */
+    SIDE = MATMUL_PANELS_SIDE
+};
 
 ALWAYS_INLINE void fetch(const uint8_t *p, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i += 64)
         __builtin_prefetch(p + i);
+}
+
+/* What to ask for at byte `at` of n panels of this length: behind their end come the next n. */
+ALWAYS_INLINE int64_t fetch_at(int64_t at, int64_t length, int n)
+{
+    const int64_t ahead = n > 1 ? FETCH_AHEAD_SIDE : FETCH_AHEAD;
+    return at + ahead + (at + ahead < length ? 0 : (n - 1) * length);
 }
 
 /* n bits of every byte from bit `from` on, to bit `to`. */
@@ -339,25 +352,32 @@ ALWAYS_INLINE void int_block_1(const struct panel_layout *l, const uint8_t *unit
     }
 }
 
-/* One panel by one token. */
-ALWAYS_INLINE void panel_int_1(const struct panel_layout *l, const uint8_t *p, const struct act_q16 *x, float *y,
+/* n panels, a constant, side by side, by one token. */
+ALWAYS_INLINE void panel_int_1(const struct panel_layout *l, const uint8_t *p, int n, const struct act_q16 *x, float *y,
                                vq table, int bias, enum panel_code code, enum panel_scale scale, int group)
 {
     const int64_t units = l->units, header = l->header_bytes, block = l->block_bytes;
+    const int64_t length = (int64_t)l->panel_bytes;
     const int blocks = l->unit / PANEL_BLOCK;
-    vf acc[PARTS];
-    for (int i = 0; i < PARTS; i++)
-        acc[i] = vf_zero();
-    for (int64_t u = 0; u < units; u++) {
-        const uint8_t *unit = p;
-        p += header;
-        for (int b = 0; b < blocks; b++, p += block, x++) {
-            fetch(p + FETCH_AHEAD, block);
-            int_block_1(l, unit, p, b, x, acc, table, bias, code, scale, group);
+    vf acc[SIDE][PARTS];
+    for (int s = 0; s < n; s++)
+        for (int i = 0; i < PARTS; i++)
+            acc[s][i] = vf_zero();
+    for (int64_t u = 0, at = 0; u < units; u++) {
+        const uint8_t *unit = p + at;
+        at += header;
+        for (int b = 0; b < blocks; b++, at += block, x++) {
+            const int64_t ahead = fetch_at(at, length, n);
+#pragma GCC unroll 1
+            for (int s = 0; s < n; s++) {
+                fetch(p + ahead + s * length, block);
+                int_block_1(l, unit + s * length, p + at + s * length, b, x, acc[s], table, bias, code, scale, group);
+            }
         }
     }
-    for (int i = 0; i < PARTS; i++)
-        vf_store(y + i * VF_LANES, acc[i]);
+    for (int s = 0; s < n; s++)
+        for (int i = 0; i < PARTS; i++)
+            vf_store(y + s * PANEL_ROWS + i * VF_LANES, acc[s][i]);
 }
 
 ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, int panels, const struct act_q16 *x,
@@ -371,8 +391,12 @@ ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, int
         bias -= T4S_SHIFT;
     }
     if (tokens == 1) {
-        for (int i = 0; i < panels; i++)
-            panel_int_1(l, p + (size_t)i * l->panel_bytes, x, y + i * PANEL_ROWS, table, bias, code, scale, group);
+        int i = 0;
+        for (; panel_bits(code) == 8 && i + SIDE <= panels; i += SIDE)
+            panel_int_1(l, p + (size_t)i * l->panel_bytes, SIDE, x, y + i * PANEL_ROWS, table, bias, code, scale,
+                        group);
+        for (; i < panels; i++)
+            panel_int_1(l, p + (size_t)i * l->panel_bytes, 1, x, y + i * PANEL_ROWS, table, bias, code, scale, group);
         return;
     }
     for (int i = 0; i < panels * tokens * PARTS; i++)
