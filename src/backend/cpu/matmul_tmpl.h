@@ -51,6 +51,7 @@ ALWAYS_INLINE void unpack_pair(enum panel_code code, const uint8_t *p, vq table,
 {
     const int bits = code == PANEL_U2 || code == PANEL_U3 ? 2 : code == PANEL_S8 || code == PANEL_E8 ? 8 : 4;
     const int per = 8 / bits; /* quads of the low plane's vector */
+#pragma GCC unroll 2
     for (int i = 0, q = 2 * pair; i < 2; i++, q++) {
         c[i] = vq_load(p + q / per * VECTOR);
         if (bits < 8)
@@ -68,6 +69,7 @@ ALWAYS_INLINE void unpack_pair(enum panel_code code, const uint8_t *p, vq table,
 
 ALWAYS_INLINE void unpack(enum panel_code code, const uint8_t *p, vq table, vq c[QUADS])
 {
+#pragma GCC unroll 4
     for (int pair = 0; pair < QUADS / 2; pair++)
         unpack_pair(code, p, table, pair, c + 2 * pair);
 }
@@ -266,12 +268,12 @@ ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, 
         struct factors f[PARTS];
         fetch(codes + FETCH_AHEAD_PANELS, l->block_bytes);
         for (int p = 0; p < PARTS; p++) {
-            for (int pair = 0; pair < QUADS / 2; pair++) {
-                vq c[2];
-                int_codes(code, codes + p * VQ_BYTES, table, pair, c);
-                for (int k = 0; k < 4; k++)
-                    w[4 * pair + k][p] = vq_words(c[k / 2], dot_kind(code) == DOT_SIGNED, k & 1);
-            }
+            vq c[QUADS];
+#pragma GCC unroll 4
+            for (int pair = 0; pair < QUADS / 2; pair++)
+                int_codes(code, codes + p * VQ_BYTES, table, pair, c + 2 * pair);
+            for (int k = 0; k < PAIRS; k++)
+                w[k][p] = vq_words(c[k / 2], dot_kind(code) == DOT_SIGNED, k & 1);
             f[p] = load_factors(l, unit, b, p, scale, group);
         }
         if (has_offset(scale))
@@ -309,6 +311,7 @@ ALWAYS_INLINE void int_block(const struct panel_layout *l, const uint8_t *unit, 
             vq c[QUADS / 2][2];
             if (part == 0)
                 fetch(codes + FETCH_AHEAD_PANELS, l->block_bytes);
+#pragma GCC unroll 4
             for (int pair = 0; pair < QUADS / 2; pair++)
                 int_codes(code, codes, table, pair, c[pair]);
             struct factors f = load_factors(l, unit, b, part, scale, group);
