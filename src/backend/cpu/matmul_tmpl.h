@@ -355,9 +355,10 @@ ALWAYS_INLINE void int_block_1(const struct panel_layout *l, const uint8_t *unit
     }
 }
 
-/* n panels, a constant, side by side, by one token. */
-ALWAYS_INLINE void panel_int_1(const struct panel_layout *l, const uint8_t *p, int n, const struct act_q16 *x, float *y,
-                               vq table, int bias, enum panel_code code, enum panel_scale scale, int group)
+/* n panels, a constant, side by side, by one token of x. */
+ALWAYS_INLINE void panel_int_1(const struct panel_layout *l, const uint8_t *p, int n, const struct act_q16 *x,
+                               int tokens, float *y, vq table, int bias, enum panel_code code, enum panel_scale scale,
+                               int group)
 {
     const int64_t units = l->units, header = l->header_bytes, block = l->block_bytes;
     const int64_t length = (int64_t)l->panel_bytes;
@@ -369,7 +370,7 @@ ALWAYS_INLINE void panel_int_1(const struct panel_layout *l, const uint8_t *p, i
     for (int64_t u = 0, at = 0; u < units; u++) {
         const uint8_t *unit = p + at;
         at += header;
-        for (int b = 0; b < blocks; b++, at += block, x++) {
+        for (int b = 0; b < blocks; b++, at += block, x += tokens) {
             const int64_t ahead = fetch_at(at, length, n);
 #pragma GCC unroll 1
             for (int s = 0; s < n; s++) {
@@ -380,7 +381,18 @@ ALWAYS_INLINE void panel_int_1(const struct panel_layout *l, const uint8_t *p, i
     }
     for (int s = 0; s < n; s++)
         for (int i = 0; i < PARTS; i++)
-            vf_store(y + s * PANEL_ROWS + i * VF_LANES, acc[s][i]);
+            vf_store(y + s * tokens * PANEL_ROWS + i * VF_LANES, acc[s][i]);
+}
+
+/* Tokens that take a panel one after another, since making words of its codes does not pay for so few. */
+ALWAYS_INLINE int few_tokens(enum panel_code code)
+{
+#ifdef SIMD_WORDS
+    return dot_kind(code) == DOT_4 ? 3 : 1;
+#else
+    (void)code;
+    return 1;
+#endif
 }
 
 ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, int panels, const struct act_q16 *x,
@@ -393,13 +405,15 @@ ALWAYS_INLINE void panel_int(const struct panel_layout *l, const uint8_t *p, int
         table = vq_add(table, vq_set1(T4S_SHIFT));
         bias -= T4S_SHIFT;
     }
-    if (tokens == 1) {
-        int i = 0;
-        for (; panel_bits(code) == 8 && i + SIDE <= panels; i += SIDE)
-            panel_int_1(l, p + (size_t)i * l->panel_bytes, SIDE, x, y + i * PANEL_ROWS, table, bias, code, scale,
-                        group);
-        for (; i < panels; i++)
-            panel_int_1(l, p + (size_t)i * l->panel_bytes, 1, x, y + i * PANEL_ROWS, table, bias, code, scale, group);
+    if (tokens <= few_tokens(code)) {
+        const size_t bytes = l->panel_bytes;
+        const int side = panel_bits(code) == 8 && tokens == 1 ? panels / SIDE * SIDE : 0, row = tokens * PANEL_ROWS;
+        for (int i = 0; i < side; i += SIDE)
+            panel_int_1(l, p + i * bytes, SIDE, x, 1, y + i * row, table, bias, code, scale, group);
+        for (int i = side; i < panels; i++)
+            for (int t = 0; t < tokens; t++)
+                panel_int_1(l, p + i * bytes, 1, x + t, tokens, y + i * row + t * PANEL_ROWS, table, bias, code, scale,
+                            group);
         return;
     }
     for (int i = 0; i < panels * tokens * PARTS; i++)

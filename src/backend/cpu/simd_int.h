@@ -137,7 +137,8 @@ ALWAYS_INLINE vq vq_signed(vq a) { return _mm512_xor_si512(a, _mm512_set1_epi8((
 
 struct vq_sums { vi hi, lo; };
 ALWAYS_INLINE struct vq_sums vq_sums(void) { return (struct vq_sums){vi_set1(0), vi_set1(0)}; }
-ALWAYS_INLINE void vq_sums_add(struct vq_sums *s, const vq c[2], const int8_t *hi, const int8_t *lo, int pair, enum dot d)
+ALWAYS_INLINE void vq_sums_add(struct vq_sums *s, const vq c[2], const int8_t *hi, const int8_t *lo, int pair,
+                               enum dot d)
 {
     (void)pair, (void)d;
     for (int i = 0; i < 2; i++) {
@@ -548,7 +549,8 @@ ALWAYS_INLINE vi vq_sums_of_rows(const vi sum[2])
     return vpaddq_s32(sum[0], sum[1]);
 #endif
 }
-ALWAYS_INLINE void vq_sums_add(struct vq_sums *s, const vq c[2], const int8_t *hi, const int8_t *lo, int pair, enum dot d)
+ALWAYS_INLINE void vq_sums_add(struct vq_sums *s, const vq c[2], const int8_t *hi, const int8_t *lo, int pair,
+                               enum dot d)
 {
     (void)pair, (void)d;
     vq_sums_plane(s->hi, c, hi);
