@@ -633,17 +633,23 @@ static void check_dense(void)
 
 /* ---- bf16 in 12 bits ---- */
 
-/* What bf12.h says of element (r, k) of a panel. */
+/* What bf12.h says of element (r, k) of a panel's codes. */
+static uint16_t bf12_coded(const uint8_t *panel, int r, int64_t k)
+{
+    const uint8_t *block = panel + BF12_TABLES + k / 32 * BF12_BLOCK;
+    const int quad = (int)(k % 32) / 4, at = r / 4 * 16 + (int)(k % 4) * 4 + r % 4;
+    const int code = block[BF12_CODES + quad / 2 * 64 + at] >> quad % 2 * 4 & 15;
+    return (uint16_t)(panel[r / 4 * 16 + code] << 8 | block[quad * 64 + at]);
+}
+
+/* And of the panel. */
 static uint16_t bf12_element(const struct bf12_matrix *m, const uint8_t *panel, int r, int64_t k)
 {
     const struct bf12_rest *rest = bf12_rest(m, panel);
     for (uint32_t i = 0; i < rest->count; i++)
         if (rest->element[i].row == r && rest->element[i].col == k)
             return rest->element[i].bits;
-    const uint8_t *block = panel + BF12_TABLES + k / 32 * BF12_BLOCK;
-    const int quad = (int)(k % 32) / 4, at = r / 4 * 16 + (int)(k % 4) * 4 + r % 4;
-    const int code = block[BF12_CODES + quad / 2 * 64 + at] >> quad % 2 * 4 & 15;
-    return (uint16_t)(panel[r / 4 * 16 + code] << 8 | block[quad * 64 + at]);
+    return bf12_coded(panel, r, k);
 }
 
 /* Numbers of all sorts, `far` in a thousand of them far from the others: zeros of both signs, denormals, large ones. */
@@ -685,11 +691,7 @@ static void check_bf12_kernels(const struct bf12_matrix *m, const struct quant_v
                 for (int r = 0; r < PANEL_ROWS; r++) {
                     double sum = 0, bound = 1e-30;
                     for (int64_t c = 0; c < v->cols; c++) {
-                        const uint8_t *block = panel + BF12_TABLES + c / 32 * BF12_BLOCK;
-                        const int quad = (int)(c % 32) / 4, at = r / 4 * 16 + (int)(c % 4) * 4 + r % 4;
-                        const int code = block[BF12_CODES + quad / 2 * 64 + at] >> quad % 2 * 4 & 15;
-                        double e =
-                            (double)fp_from_bf16((uint16_t)(panel[r / 4 * 16 + code] << 8 | block[quad * 64 + at]));
+                        double e = (double)fp_from_bf16(bf12_coded(panel, r, c));
                         sum += e * xs[t * v->cols + c];
                         bound += fabs(e * xs[t * v->cols + c]);
                     }

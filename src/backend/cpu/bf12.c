@@ -110,7 +110,7 @@ static bool pack_panel(const struct bf12_job *j, int64_t panel, const int below[
     const int64_t row = panel * PANEL_ROWS;
     uint8_t *to = j->panel + (size_t)panel * m->panel_bytes;
     uint8_t low[PANEL_ROWS][CHUNK], codes[PANEL_ROWS][CHUNK];
-    struct bf12_rest *rest = (void *)(to + BF12_TABLES + (size_t)m->blocks * BF12_BLOCK);
+    struct bf12_rest *rest = (void *)(to + bf12_rest_at(m));
     rest->count = 0;
     for (int g = 0; g < GROUPS; g++)
         write_table(to + 16 * g, below[g]);
@@ -176,7 +176,7 @@ bool bf12_layout(const struct weight *w, struct bf12_matrix *m, size_t *bytes)
     m->blocks = (v->cols + PANEL_BLOCK - 1) / PANEL_BLOCK;
     m->most = v->cols / MOST_EVERY > MOST_LEAST ? (int)(v->cols / MOST_EVERY) : MOST_LEAST;
     const size_t rest = sizeof(struct bf12_rest) + (size_t)m->most * sizeof(struct bf12_element);
-    m->panel_bytes = BF12_TABLES + (size_t)m->blocks * BF12_BLOCK + (rest + 63) / 64 * 64;
+    m->panel_bytes = bf12_rest_at(m) + (rest + 63) / 64 * 64;
     if ((size_t)m->panels > SIZE_MAX / 2 / m->panel_bytes)
         return false;
     *bytes = (size_t)m->panels * m->panel_bytes;

@@ -45,9 +45,15 @@ struct bf12_matrix {
     const uint8_t *panel;
 };
 
+/* Where a panel's rest is in it. */
+static inline size_t bf12_rest_at(const struct bf12_matrix *m)
+{
+    return BF12_TABLES + (size_t)m->blocks * BF12_BLOCK;
+}
+
 static inline const struct bf12_rest *bf12_rest(const struct bf12_matrix *m, const uint8_t *panel)
 {
-    return (const void *)(panel + BF12_TABLES + (size_t)m->blocks * BF12_BLOCK);
+    return (const void *)(panel + bf12_rest_at(m));
 }
 
 #endif
